@@ -1,0 +1,57 @@
+"""What a step may see of a client, and what only the score step may see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from fedgram.samples import Samples
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Client:
+    """One member of a federation as its own steps see it: there is no test data here.
+
+    Parameters
+    ----------
+    id
+        Name, unique in the federation.
+    train, valid
+        Labelled samples; `valid` is for choices and may be empty.
+    state
+        What the client keeps between asks; it never leaves.
+    rng
+        Randomness of this ask, from the run's seed, the client's name and the ask's number.
+    """
+
+    id: str
+    train: Samples
+    valid: Samples
+    state: Mapping[str, Any] = field(default_factory=dict)
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    @cached_property
+    def samples(self) -> Samples:
+        """All labelled samples: closed-form methods need none of them for choices."""
+        return self.train + self.valid
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Site:
+    """A client together with its test data, which only the score step sees."""
+
+    id: str
+    train: Samples
+    valid: Samples
+    test: Samples
+    state: MutableMapping[str, Any] = field(default_factory=dict)
+
+    def client(self, rng: np.random.Generator, *, frozen: bool = False) -> Client:
+        """Return what a step may see; `frozen` makes its state read-only."""
+        state = MappingProxyType(self.state) if frozen else self.state
+        return Client(id=self.id, train=self.train, valid=self.valid, state=state, rng=rng)

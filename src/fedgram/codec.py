@@ -1,0 +1,220 @@
+"""Values <-> named arrays <-> bytes.
+
+A message is a safetensors blob: the arrays by name, and a JSON skeleton that says how they fit
+together. Integer arrays travel in the smallest width that holds them. Nothing is ever pickled: only
+plain containers and the dataclasses registered here can be built from bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as _unpack
+from safetensors.numpy import save as _pack
+
+from fedgram.errors import DataError
+
+FORMAT = 1
+_KEY = "fedgram"
+_KINDS: dict[str, type] = {}
+_WIDTHS = (np.int8, np.int16, np.int32)
+
+Kind = TypeVar("Kind", bound=type)
+
+
+def register(kind: Kind) -> Kind:
+    """Let values of this dataclass be encoded and decoded, under its class name.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @register
+    ... @dataclass(frozen=True)
+    ... class Point:
+    ...     x: int
+    >>> decode(encode(Point(3)))
+    Point(x=3)
+    """
+    _KINDS[kind.__name__] = kind
+    return kind
+
+
+def encode(value: Any) -> bytes:
+    """Return the bytes that carry `value`; the same value always gives the same bytes."""
+    skeleton, arrays = _flatten(value)
+    narrow = {name: _narrowed(array) for name, array in arrays.items()}
+    # One metadata key only: safetensors does not promise an order among several.
+    header = _canonical_json({"format": FORMAT, "value": skeleton})
+    return _pack(narrow, metadata={_KEY: header})
+
+
+def decode(data: bytes, *, origin: str = "message") -> Any:
+    """Return the value that `encode` turned into `data`; `origin` names it in errors."""
+    header = _header(data, origin)
+    if header.get("format") != FORMAT:
+        raise DataError(
+            f"{origin}: format {header.get('format')} is not known to this version of fedgram "
+            f"(it reads {FORMAT}); upgrade fedgram"
+        )
+    try:
+        return _rebuild(header["value"], _unpack(data))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{origin}: damaged or foreign content ({error})") from error
+
+
+def digest(value: Any) -> str:
+    """Return the sha256 of the canonical bytes of `value`.
+
+    Arrays count in their full width, little-endian, so the digest does not depend on the machine
+    or on how a message was narrowed.
+
+    Examples
+    --------
+    >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    True
+    """
+    skeleton, arrays = _flatten(value)
+    total = hashlib.sha256(_canonical_json(skeleton).encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        total.update(f"\n{name} {array.dtype.name} {array.shape}\n".encode())
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        total.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def save(path: Path, value: Any) -> None:
+    """Write `value` to a file that is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(encode(value))
+    part.replace(path)
+
+
+def load(path: Path) -> Any:
+    """Read what `save` wrote."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    return decode(data, origin=str(path))
+
+
+class Shelf:
+    """Values kept on disk under names, for a server that may not hold all of them in memory.
+
+    Examples
+    --------
+    >>> with Shelf() as shelf:
+    ...     shelf["a"] = {"n": 3}
+    ...     shelf["a"], list(shelf)
+    ({'n': 3}, ['a'])
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="fedgram-")
+        self._names: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._folder.cleanup()
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        save(self._path(name), value)
+        if name not in self._names:
+            self._names.append(name)
+
+    def __getitem__(self, name: str) -> Any:
+        return load(self._path(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def _path(self, name: str) -> Path:
+        return Path(self._folder.name) / hashlib.sha256(name.encode()).hexdigest()
+
+
+def _flatten(value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+    arrays: dict[str, NDArray[Any]] = {}
+
+    def walk(node: Any, path: str) -> Any:
+        if node is None or isinstance(node, bool | int | float | str):
+            return node
+        if isinstance(node, np.ndarray):
+            arrays[path] = node
+            return {"$": "array", "name": path, "dtype": node.dtype.name}
+        if isinstance(node, list | tuple):
+            items = [walk(item, _join(path, str(i))) for i, item in enumerate(node)]
+            return items if isinstance(node, list) else {"$": "tuple", "items": items}
+        if isinstance(node, dict):
+            return {"$": "dict", "items": {k: walk(v, _join(path, k)) for k, v in node.items()}}
+        kind = type(node)
+        if _KINDS.get(kind.__name__) is not kind:
+            raise TypeError(f"a {kind.__name__} cannot be encoded; see fedgram.codec.register")
+        fields = [f.name for f in dataclasses.fields(node) if f.init]
+        return {
+            "$": kind.__name__,
+            "items": {name: walk(getattr(node, name), _join(path, name)) for name in fields},
+        }
+
+    return walk(value, ""), arrays
+
+
+def _rebuild(skeleton: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    if isinstance(skeleton, list):
+        return [_rebuild(item, arrays) for item in skeleton]
+    if not isinstance(skeleton, dict):
+        return skeleton
+    kind = skeleton["$"]
+    if kind == "array":
+        return arrays[skeleton["name"]].astype(skeleton["dtype"], copy=False)
+    if kind == "tuple":
+        return tuple(_rebuild(item, arrays) for item in skeleton["items"])
+    items = {name: _rebuild(item, arrays) for name, item in skeleton["items"].items()}
+    return items if kind == "dict" else _KINDS[kind](**items)
+
+
+def _header(data: bytes, origin: str) -> dict[str, Any]:
+    """Return our JSON header, read from the safetensors header at the start of `data`."""
+    try:
+        size = int.from_bytes(data[:8], "little")
+        header: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{origin}: not written by fedgram, or cut short") from error
+    return header
+
+
+def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype != np.int64 or array.size == 0:
+        return np.ascontiguousarray(array)
+    low, high = int(array.min()), int(array.max())
+    for width in _WIDTHS:
+        limits = np.iinfo(width)
+        if limits.min <= low and high <= limits.max:
+            return np.ascontiguousarray(array, dtype=width)
+    return np.ascontiguousarray(array)
+
+
+def _canonical_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,1 @@
+"""Samples by name, and how they are dealt to clients."""

@@ -1,0 +1,299 @@
+"""Which client gets which sample: seeded, pure functions of labels that return indices only.
+
+Train and test are dealt in the same proportions: a partition is decided on the training samples,
+and each group (class, or domain) of the others follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.data.sources import TEST, TRAIN, Dataset
+from fedgram.errors import ConfigError, DataError
+from fedgram.samples import Array, Floats, Integers
+from fedgram.settings import propose
+
+DEFAULT_CLIENTS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to split and deal a data set.
+
+    Parameters
+    ----------
+    clients
+        Number of clients; None means 20, one per domain, or those the data name.
+    partition
+        iid, dirichlet (label skew), shards (few classes each), domain, or given (by the data).
+    dirichlet
+        Concentration of the label skew: small is strong.
+    shards
+        Shards per client.
+    seed
+        Of split and partition.
+    split
+        "global" fixes train and test first, the same whatever the partition; "within-client"
+        partitions all samples and then splits in each client, as the papers do.
+    test_fraction
+        Share of test samples where the data bring no split of their own.
+    holdout_clients
+        Clients that take no part in training and get a personal model afterwards.
+    """
+
+    clients: int | None = None
+    partition: str = "dirichlet"
+    dirichlet: float = 0.1
+    shards: int = 2
+    seed: int = 0
+    split: str = "global"
+    test_fraction: float = 0.25
+    holdout_clients: int = 0
+
+    def __post_init__(self) -> None:
+        if self.partition not in PARTITIONS:
+            hint = propose(self.partition, PARTITIONS)
+            raise ConfigError(f"data.partition = {self.partition!r} is not known; {hint}")
+        if self.split not in ("global", "within-client"):
+            raise ConfigError(f"data.split = {self.split!r}: use 'global' or 'within-client'")
+        if self.clients is not None and self.clients < 1:
+            raise ConfigError(f"data.clients = {self.clients}: use at least 1")
+        if not self.dirichlet > 0:
+            raise ConfigError(f"data.dirichlet = {self.dirichlet}: use a number > 0")
+        if self.shards < 1:
+            raise ConfigError(f"data.shards = {self.shards}: use at least 1")
+        if not 0 < self.test_fraction < 1:
+            raise ConfigError(f"data.test_fraction = {self.test_fraction}: use 0 < fraction < 1")
+        if self.holdout_clients < 0:
+            raise ConfigError(f"data.holdout_clients = {self.holdout_clients}: use 0 or more")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Share:
+    """The samples of one client, as indices into the data set."""
+
+    id: str
+    train: Integers
+    valid: Integers
+    test: Integers
+    holdout: bool = False
+
+
+def deal(data: Dataset, plan: Plan) -> list[Share]:
+    """Return every client's share of the data.
+
+    Examples
+    --------
+    >>> from fedgram.data.sources import load
+    >>> shares = deal(load("digits"), Plan(clients=5, partition="iid"))
+    >>> [(share.id, len(share.train), len(share.test)) for share in shares]
+    [('c0', 270, 89), ('c1', 268, 90), ('c2', 270, 90), ('c3', 268, 90), ('c4', 271, 91)]
+    """
+    if len(np.unique(data.y)) < 2:
+        raise DataError(f"{data.name}: all samples are of one class; there is nothing to learn")
+    names = _names(data, plan)
+    if plan.split == "global":
+        split = fixed_split(data, plan)
+        owner = _owners(data, plan, split, len(names))
+    else:
+        everything = np.full(len(data), TRAIN)
+        owner = _owners(data, plan, everything, len(names))
+        split = _split_within(owner, plan, len(names))
+    held = _held_out(plan, len(names))
+    for k, name in enumerate(names):
+        if not np.any((owner == k) & (split == TRAIN)):
+            raise DataError(f"client {name} has no training samples; leave it out of the data")
+    return [
+        Share(
+            id=name,
+            train=np.flatnonzero((owner == k) & (split == TRAIN)),
+            valid=np.flatnonzero((owner == k) & (split != TRAIN) & (split != TEST)),
+            test=np.flatnonzero((owner == k) & (split == TEST)),
+            holdout=k in held,
+        )
+        for k, name in enumerate(names)
+    ]
+
+
+def fixed_split(data: Dataset, plan: Plan) -> Integers:
+    """Return the data's own split, else one that depends on the seed and the labels alone."""
+    if data.split is not None:
+        codes: Integers = data.split.astype(np.int64)
+        if not np.isin(codes, (0, 1, 2)).all():
+            raise DataError(f"{data.name}: split must be 0 (train), 1 (valid) or 2 (test)")
+        return codes
+    split = np.full(len(data), TRAIN)
+    rng = _rng(plan, "split")
+    for members in _groups(data.y):
+        shuffled = rng.permutation(members)
+        split[shuffled[: round(plan.test_fraction * len(members))]] = TEST
+    return split
+
+
+def _owners(data: Dataset, plan: Plan, split: Integers, clients: int) -> Integers:
+    """Return the client of each sample: decided on train, followed by valid and test."""
+    train = np.flatnonzero(split == TRAIN)
+    if len(train) < clients:
+        raise DataError(
+            f"{len(train)} training samples cannot be dealt to {clients} clients; "
+            "use fewer data.clients"
+        )
+    if plan.partition == "given":
+        _, owner = np.unique(_column(data, "client"), return_inverse=True)
+        return owner.astype(np.int64)
+    groups = data.y
+    if plan.partition == "domain":
+        groups = np.unique(_column(data, "domain"), return_inverse=True)[1].astype(np.int64)
+    owner = np.full(len(data), -1)
+    owner[train] = _DEALERS[plan.partition](groups[train], clients, plan)
+    _fill_empty(owner, train, clients)
+    followed = _proportions(groups[train], owner[train], clients, int(groups.max()) + 1)
+    for part in np.unique(split[split != TRAIN]):
+        members = np.flatnonzero(split == part)
+        rng = _rng(plan, f"follow-{part}")
+        owner[members] = _dealt(groups[members], followed, rng, _rng(plan, "order"))
+    return owner
+
+
+def _iid(groups: Integers, clients: int, plan: Plan) -> Integers:
+    even = np.full((int(groups.max()) + 1, clients), 1 / clients)
+    return _dealt(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
+
+
+def _dirichlet(groups: Integers, clients: int, plan: Plan) -> Integers:
+    size = int(groups.max()) + 1
+    skewed = _rng(plan, "dirichlet").dirichlet(np.full(clients, plan.dirichlet), size)
+    return _dealt(groups, skewed, _rng(plan, "deal"), _rng(plan, "order"))
+
+
+def _shards(groups: Integers, clients: int, plan: Plan) -> Integers:
+    """Sort by class, cut into contiguous shards, deal them: every sample is used."""
+    rng = _rng(plan, "shards")
+    shuffled = rng.permutation(len(groups))
+    by_class = shuffled[np.argsort(groups[shuffled], kind="stable")]
+    owner = np.empty(len(groups), np.int64)
+    holders = rng.permutation(np.repeat(np.arange(clients), plan.shards))
+    for holder, shard in zip(holders, np.array_split(by_class, len(holders)), strict=True):
+        owner[shard] = holder
+    return owner
+
+
+def _domain(groups: Integers, clients: int, plan: Plan) -> Integers:
+    """Give each domain its own clients, in turn, and deal its samples evenly among them."""
+    domains = int(groups.max()) + 1
+    theirs = (np.arange(clients)[None, :] % domains) == np.arange(domains)[:, None]
+    even = theirs / theirs.sum(axis=1, keepdims=True)
+    return _dealt(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
+
+
+_DEALERS: Mapping[str, Callable[[Integers, int, Plan], Integers]] = {
+    "iid": _iid,
+    "dirichlet": _dirichlet,
+    "shards": _shards,
+    "domain": _domain,
+}
+PARTITIONS = (*_DEALERS, "given")
+
+
+def _dealt(
+    groups: Integers, proportions: Floats, rng: np.random.Generator, order: np.random.Generator
+) -> Integers:
+    """Deal each group's samples in proportion, rounding cumulatively so that none is lost.
+
+    The order of clients within a group is drawn from its own stream, so that train and test
+    round in favor of the same clients.
+    """
+    owner = np.empty(len(groups), np.int64)
+    for group, row in enumerate(proportions):
+        turn = order.permutation(len(row))
+        members = rng.permutation(np.flatnonzero(groups == group))
+        ends = np.rint(np.cumsum(row[turn]) * len(members)).astype(np.int64)
+        ends[-1] = len(members)
+        for client, part in zip(turn, np.split(members, ends[:-1]), strict=True):
+            owner[part] = client
+    return owner
+
+
+def _proportions(groups: Integers, owner: Integers, clients: int, size: int) -> Floats:
+    counts = np.zeros((size, clients))
+    np.add.at(counts, (groups, owner), 1)
+    counts[counts.sum(axis=1) == 0] = 1  # a group that was not trained on goes to everybody
+    shares: Floats = counts / counts.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _fill_empty(owner: Integers, train: Integers, clients: int) -> None:
+    """Give every client without a training sample one of the largest client's."""
+    sizes = np.bincount(owner[train], minlength=clients)
+    for poor in np.flatnonzero(sizes == 0):
+        rich = int(sizes.argmax())
+        owner[train[np.flatnonzero(owner[train] == rich)[0]]] = poor
+        sizes[rich] -= 1
+        sizes[poor] += 1
+
+
+def _split_within(owner: Integers, plan: Plan, clients: int) -> Integers:
+    split = np.full(len(owner), TRAIN)
+    rng = _rng(plan, "within")
+    for k in range(clients):
+        members = rng.permutation(np.flatnonzero(owner == k))
+        tested = min(round(plan.test_fraction * len(members)), max(0, len(members) - 1))
+        split[members[:tested]] = TEST
+    return split
+
+
+def _names(data: Dataset, plan: Plan) -> list[str]:
+    if plan.partition == "given":
+        given = [str(name) for name in np.unique(_column(data, "client"))]
+        if plan.clients not in (None, len(given)):
+            raise ConfigError(
+                f"data.clients = {plan.clients}, but the data name {len(given)} clients; "
+                "leave data.clients out"
+            )
+        return given
+    count = plan.clients or DEFAULT_CLIENTS
+    if plan.partition != "domain":
+        digits = len(str(count - 1))
+        return [f"c{k:0{digits}d}" for k in range(count)]
+    domains = [str(name) for name in np.unique(_column(data, "domain"))]
+    count = plan.clients or len(domains)
+    if count < len(domains):
+        raise ConfigError(
+            f"data.clients = {count} is fewer than the {len(domains)} domains; use at least "
+            f"{len(domains)}, or leave it out"
+        )
+    if count == len(domains):
+        return domains
+    return [f"{domains[k % len(domains)]}-{k // len(domains)}" for k in range(count)]
+
+
+def _held_out(plan: Plan, clients: int) -> set[int]:
+    if plan.holdout_clients >= clients:
+        raise ConfigError(
+            f"data.holdout_clients = {plan.holdout_clients} leaves none of {clients} clients to "
+            "train; use fewer"
+        )
+    chosen = _rng(plan, "holdout").permutation(clients)[: plan.holdout_clients]
+    return {int(k) for k in chosen}
+
+
+def _column(data: Dataset, name: str) -> Array:
+    column: Array | None = getattr(data, name)
+    if column is None:
+        wanted = "given" if name == "client" else name
+        raise DataError(
+            f"{data.name}: data.partition = {wanted!r} needs an array {name!r}; the data have none"
+        )
+    return column
+
+
+def _groups(codes: Integers) -> list[Integers]:
+    return [np.flatnonzero(codes == code) for code in np.unique(codes)]
+
+
+def _rng(plan: Plan, purpose: str) -> np.random.Generator:
+    """Return a stream of its own for each purpose, so that no choice disturbs another."""
+    return np.random.default_rng([plan.seed, *purpose.encode()])

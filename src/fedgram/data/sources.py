@@ -1,0 +1,155 @@
+"""Data sets: the embedded digits, and feature files."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from fedgram.errors import DataError
+from fedgram.samples import Array, Integers
+
+DATA_VARIABLE = "FEDGRAM_DATA"
+TRAIN, VALID, TEST = 0, 1, 2
+_ARRAYS = ("x", "y", "scale", "offset", "client", "domain", "split", "classes")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset:
+    """Feature vectors with class codes, before any split.
+
+    Parameters
+    ----------
+    x
+        Samples by features, of any float or integer type.
+    y
+        Class code of each sample.
+    classes
+        Class names.
+    scale, offset
+        Where given, the real feature is ``x * scale + offset``.
+    client, domain
+        Where given, the name of each sample's client or domain.
+    split
+        Where given, 0 for training, 1 for validation, 2 for test samples.
+    name
+        What to call the data in messages and records.
+
+    Examples
+    --------
+    >>> load("digits")
+    Dataset(digits: 1797 samples, 64 features, 10 classes)
+    """
+
+    x: Array
+    y: Integers
+    classes: tuple[str, ...]
+    scale: Array | None = None
+    offset: Array | None = None
+    client: Array | None = None
+    domain: Array | None = None
+    split: Array | None = None
+    name: str = "data"
+
+    def __post_init__(self) -> None:
+        if self.x.ndim != 2 or not np.issubdtype(self.x.dtype, np.number):
+            raise DataError(
+                f"{self.name}: x must be numbers, samples by features, not {self.x.dtype} of "
+                f"shape {self.x.shape}"
+            )
+        for label in ("y", "client", "domain", "split"):
+            array = getattr(self, label)
+            if array is not None and array.shape != (len(self.x),):
+                raise DataError(
+                    f"{self.name}: {label} has shape {array.shape} but x has {len(self.x)} "
+                    "rows; give one entry per row"
+                )
+        if len(self.y) and not 0 <= self.y.min() <= self.y.max() < len(self.classes):
+            raise DataError(
+                f"{self.name}: labels run from {self.y.min()} to {self.y.max()}, but there are "
+                f"{len(self.classes)} classes"
+            )
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name}: {len(self)} samples, {self.x.shape[1]} features, "
+            f"{len(self.classes)} classes)"
+        )
+
+
+def load(source: str) -> Dataset:
+    """Return the data of this name: ``digits``, or an ``.npz`` or ``.safetensors`` file.
+
+    A file is looked for as given and then in the folder that the environment variable
+    ``FEDGRAM_DATA`` names.
+    """
+    if source == "digits":
+        with resources.as_file(resources.files("fedgram.data") / "digits.npz") as path:
+            return _dataset(_read_npz(path), "digits")
+    path = _located(source)
+    readers = {".npz": _read_npz, ".safetensors": _read_safetensors}
+    if path.suffix not in readers:
+        raise DataError(f"{source}: not a kind of data known here; use digits, .npz, .safetensors")
+    return _dataset(readers[path.suffix](path), source)
+
+
+def _located(source: str) -> Path:
+    folder = os.environ.get(DATA_VARIABLE)
+    for path in [Path(source), *([Path(folder) / source] if folder else [])]:
+        if path.is_file():
+            return path
+    hint = f"not there, nor in {DATA_VARIABLE}" if folder else f"not there; {DATA_VARIABLE} not set"
+    raise DataError(f"data.source = {source!r}: {hint}; give a path, or 'digits'")
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in _ARRAYS if name in archive.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read as an .npz of plain arrays ({error})") from error
+
+
+def _read_safetensors(path: Path) -> dict[str, Array]:
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as safetensors ({error})") from error
+
+
+def _dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
+    missing = [key for key in ("x", "y") if key not in arrays]
+    if missing:
+        raise DataError(f"{name}: array {missing[0]!r} is missing; x (n, d) and y (n) are needed")
+    codes = _codes(arrays["y"], name)
+    given = arrays.get("classes")
+    classes = [str(c) for c in given] if given is not None else _numbered(codes)
+    optional = {key: arrays.get(key) for key in ("scale", "offset", "client", "domain", "split")}
+    return Dataset(x=arrays["x"], y=codes, classes=tuple(classes), name=name, **optional)
+
+
+def _codes(y: Array, name: str) -> Integers:
+    if not np.issubdtype(y.dtype, np.integer):
+        whole = np.issubdtype(y.dtype, np.floating) and np.array_equal(y, np.rint(y))
+        if not whole:
+            raise DataError(
+                f"{name}: y holds {y.dtype} values; classification is what is offered: give "
+                "integer class codes from 0"
+            )
+    codes: Integers = y.astype(np.int64)
+    return codes
+
+
+def _numbered(codes: Integers) -> list[str]:
+    return [str(code) for code in range(int(codes.max(initial=-1)) + 1)]

@@ -1,0 +1,1 @@
+"""Carriers of messages: each is a `Federation`."""

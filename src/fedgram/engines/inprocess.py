@@ -1,0 +1,209 @@
+"""All clients in this process: deterministic, one contribution in memory at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedgram import codec
+from fedgram.client import Client, Site
+from fedgram.errors import ConfigError, DataError, FedgramError, PrivacyError
+from fedgram.federation import Ask, Phase, Reply, Step, Total, delivery
+
+Result = TypeVar("Result")
+
+
+class InProcess:
+    """A federation of sites held in this process.
+
+    Replies are added up in the order of the clients' names as they come, so at most `workers`
+    contributions are in memory at a time and the result does not depend on their number.
+
+    Parameters
+    ----------
+    sites
+        The members.
+    seed
+        From which every client's randomness is drawn.
+    workers
+        Number of clients that compute at the same time.
+    private
+        Refuse `gather`, as a federation with secure sums would.
+    on_ask, on_reply
+        Called after each exchange with its record, and after each client's part of it with the
+        name of the step and the numbers of clients done and asked.
+    """
+
+    def __init__(
+        self,
+        sites: Iterable[Site],
+        *,
+        seed: int = 0,
+        workers: int = 1,
+        private: bool = False,
+        on_ask: Callable[[Ask], None] | None = None,
+        on_reply: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self._sites: dict[str, Site] = {}
+        for site in sites:
+            if site.id in self._sites:
+                raise DataError(f"client {site.id}: the name is taken; give every client its own")
+            self._sites[site.id] = site
+        if workers < 1:
+            raise ConfigError(f"engine.workers = {workers}: use at least 1")
+        self._seed = seed
+        self._workers = workers
+        self._private = private
+        self._on_ask = on_ask
+        self._on_reply = on_reply
+        self._asked = 0
+        self.asks: list[Ask] = []
+
+    @property
+    def clients(self) -> Sequence[str]:
+        return sorted(self._sites)
+
+    @property
+    def private(self) -> bool:
+        return self._private
+
+    def sum(
+        self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
+    ) -> Total:
+        replies = self._ask(step, broadcast, clients)
+        _, total = next(replies)
+        for _, reply in replies:
+            total = total + reply
+        return total
+
+    def gather(
+        self, step: Step[Reply], broadcast: Any = None, *, clients: Iterable[str] | None = None
+    ) -> Iterator[tuple[str, Reply]]:
+        self._refuse_if_private(step)
+        return self._ask(step, broadcast, clients)
+
+    def evaluate(
+        self, step: Callable[[Site, Client, Any], Result], shared: Any
+    ) -> Iterator[tuple[str, Result]]:
+        """Yield what `step` makes, at each site, of the site's part of `shared`.
+
+        Only the runner calls this: the step sees the site's test data. The client it is given has
+        read-only state.
+        """
+        sizes: dict[int, int] = {}  # clients often get the same part
+
+        def at(name: str) -> tuple[Result, int, int]:
+            site, part = self._sites[name], delivery(shared, name)
+            if id(part) not in sizes:
+                sizes[id(part)] = _size(part)
+            client = site.client(self._rng(name), frozen=True)
+            result = step(site, client, part)
+            return result, _size(result), sizes[id(part)]
+
+        return self._exchange("score", _name(step), self.clients, at)
+
+    def deliver(self, shared: Any) -> None:
+        """Count one delivery of the final result to every client."""
+        start = time.perf_counter()
+        parts = {id(part): part for part in (delivery(shared, name) for name in self.clients)}
+        sizes = {key: _size(part) for key, part in parts.items()}  # often one part for all
+        down = sum(sizes[id(delivery(shared, name))] for name in self.clients)
+        self._record("deliver", "deliver", len(self._sites), 0, down, start)
+
+    def _ask(
+        self, step: Step[Result], broadcast: Any, clients: Iterable[str] | None
+    ) -> Iterator[tuple[str, Result]]:
+        names = self.clients if clients is None else sorted(clients)
+        unknown = [name for name in names if name not in self._sites]
+        if unknown or not names:
+            missing = f"{', '.join(unknown)} not in it" if unknown else "nobody to ask"
+            raise ConfigError(f"this federation cannot answer {_name(step)}: {missing}")
+        down = _size(broadcast)
+
+        def at(name: str) -> tuple[Result, int, int]:
+            reply = step(self._sites[name].client(self._rng(name)), broadcast)
+            return reply, _size(reply), down
+
+        return self._exchange("train", _name(step), names, at)
+
+    def _exchange(
+        self,
+        phase: Phase,
+        step: str,
+        names: Sequence[str],
+        work: Callable[[str], tuple[Result, int, int]],
+    ) -> Iterator[tuple[str, Result]]:
+        """Yield each client's reply, and record the exchange even if it is broken off."""
+        self._asked += 1
+        start = time.perf_counter()
+        clients = up = down = 0
+        try:
+            for name, (reply, bytes_up, bytes_down) in self._each(names, work, step):
+                clients, up, down = clients + 1, up + bytes_up, down + bytes_down
+                yield name, reply
+        finally:
+            self._record(step, phase, clients, up, down, start)
+
+    def _each(
+        self, names: Sequence[str], work: Callable[[str], Result], what: str
+    ) -> Iterator[tuple[str, Result]]:
+        """Do the work for each client, some at a time, and yield the results in order."""
+
+        def guarded(name: str) -> Result:
+            try:
+                return work(name)
+            except FedgramError as error:
+                raise type(error)(f"client {name}: {error}") from error
+            except Exception as error:
+                error.add_note(f"at client {name}, in {what}")
+                raise
+
+        done = 0
+        with ThreadPoolExecutor(self._workers) as pool:
+            spread = pool.map if self._workers > 1 else map
+            for start in range(0, len(names), self._workers):
+                some = names[start : start + self._workers]
+                for name, result in zip(some, spread(guarded, some), strict=True):
+                    yield name, result
+                    done += 1
+                    if self._on_reply:
+                        self._on_reply(what, done, len(names))
+
+    def _record(
+        self, step: str, phase: Phase, clients: int, up: int, down: int, start: float
+    ) -> None:
+        ask = Ask(
+            step=step,
+            phase=phase,
+            clients=clients,
+            bytes_up=up,
+            bytes_down=down,
+            seconds=time.perf_counter() - start,
+        )
+        self.asks.append(ask)
+        if self._on_ask:
+            self._on_ask(ask)
+
+    def _rng(self, client: str) -> np.random.Generator:
+        name = int.from_bytes(hashlib.sha256(client.encode()).digest()[:8], "little")
+        return np.random.default_rng(np.random.SeedSequence([self._seed, name, self._asked]))
+
+    def _refuse_if_private(self, step: Callable[..., Any]) -> None:
+        if self._private:
+            raise PrivacyError(
+                f"{_name(step)} would show the server each client's reply, and this federation "
+                "is private: only sums may be asked for"
+            )
+
+
+def _size(value: Any) -> int:
+    return 0 if value is None else len(codec.encode(value))
+
+
+def _name(step: Callable[..., Any]) -> str:
+    return getattr(step, "__name__", type(step).__name__)

@@ -1,0 +1,46 @@
+"""Errors that name the cause and the remedy; the command line prints them in one line."""
+
+
+class FedgramError(Exception):
+    """Any error of fedgram's own.
+
+    ``exit_code`` is the status with which the command line ends when the error reaches it.
+    """
+
+    exit_code = 1
+
+
+class ConfigError(FedgramError):
+    """A setting, a method's name or a command line that cannot be used as written."""
+
+    exit_code = 2
+
+
+class DataError(FedgramError):
+    """A file, an array or a set of samples that cannot be used."""
+
+    exit_code = 3
+
+
+class MismatchError(FedgramError):
+    """Two values that must not be added: other grid, other lift, other class list."""
+
+    exit_code = 4
+
+
+class ExactnessError(FedgramError):
+    """An operation that could not be exact to the bit, refused before anything is lost."""
+
+    exit_code = 5
+
+
+class SolveError(FedgramError):
+    """A least-squares problem without a usable solution."""
+
+    exit_code = 6
+
+
+class PrivacyError(FedgramError):
+    """A question that would show the server more than this federation allows."""
+
+    exit_code = 7

@@ -1,0 +1,75 @@
+"""Recorded runs, read back from their folders alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedgram.errors import DataError
+from fedgram.experiment.record import FORMAT
+from fedgram.federation import Ask, traffic
+
+
+def runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return the results of the runs in these folders, or in folders right below them."""
+    found = []
+    for folder in folders:
+        here = [folder] if (folder / "run.json").is_file() else _below(folder)
+        if not here:
+            raise DataError(f"{folder}: holds no run; give a folder written by 'fedgram run --out'")
+        found += [_result(path) for path in here]
+    return found
+
+
+def _below(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob("*/run.json"))
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    """Return the last scored round of a run; an interrupted run counts as far as it came."""
+    about = _parsed(folder / "run.json", _text(folder / "run.json"))
+    if about.get("format") != FORMAT:
+        raise DataError(
+            f"{folder}: a record of format {about.get('format')}, this fedgram reads {FORMAT}"
+        )
+    summaries = [line for line in _lines(folder / "scores.jsonl") if "summary" in line]
+    members = [line for line in summaries if line["set"] == "members"]
+    if not members:
+        raise DataError(f"{folder}: the run was interrupted before anything was scored; run again")
+    holdout = [line["summary"] for line in summaries if line["set"] == "holdout"]
+    asks = [Ask(**line) for line in _lines(folder / "asks.jsonl")]
+    return {
+        "run": str(folder),
+        "method": about["method"],
+        "finished": any(ask.phase == "deliver" for ask in asks),
+        "rounds": members[-1]["round"],
+        **members[-1]["summary"],
+        "holdout": holdout[-1] if holdout else None,
+        "bytes": traffic(asks),
+    }
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    texts = _text(path).split("\n")
+    return [_parsed(path, text) for text in texts[:-1]]  # a last line without end was cut short
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{path}: not a record of a run ({error})") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: not a record of a run")
+    return content

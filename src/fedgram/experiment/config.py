@@ -1,0 +1,156 @@
+"""A run's configuration: TOML tables made into dataclasses; unknown keys are errors."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fedgram.data.partition import Plan
+from fedgram.errors import ConfigError
+from fedgram.features.grid import Grid
+from fedgram.method import Method, find, make
+from fedgram.settings import build, propose
+
+VERSION = 1
+DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Plan):
+    """Where the samples come from, and how they are dealt."""
+
+    source: str = "digits"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How the federation is carried.
+
+    Parameters
+    ----------
+    workers
+        Number of clients that compute at the same time.
+    private
+        Let the server see sums only, as under secure sums.
+    seed
+        From which the methods' randomness is drawn.
+    """
+
+    workers: int = 1
+    private: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings of a run.
+
+    Examples
+    --------
+    >>> config = read({"data": {"clients": 5}, "methods": ["afl"]})
+    >>> config.data.clients, config.methods
+    (5, ('afl',))
+    >>> read({"data": {"client": 5}})
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.ConfigError: data.client is not a setting; did you mean 'clients'?
+    """
+
+    data: Data = Data()
+    grid: Grid = Grid()
+    engine: Engine = Engine()
+    methods: tuple[str, ...] = DEFAULT_METHODS
+    method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def make(self, name: str) -> Method:
+        """Return the method of this name with its settings."""
+        return make(name, self.method.get(name, {}))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the settings as they would stand in a TOML file."""
+        return {
+            "version": VERSION,
+            "data": asdict(self.data),
+            "grid": asdict(self.grid),
+            "engine": asdict(self.engine),
+            "methods": list(self.methods),
+            "method": {name: dict(values) for name, values in self.method.items()},
+        }
+
+
+def read(settings: Mapping[str, Any]) -> Config:
+    """Return the configuration of nested plain settings; wrong ones are refused by name."""
+    known = ["version", *(f.name for f in fields(Config))]
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"{key} is not a setting; {propose(key, known)}")
+    version = settings.get("version", VERSION)
+    if version != VERSION:
+        raise ConfigError(
+            f"the configuration is of version {version}, this fedgram reads {VERSION}; "
+            "upgrade fedgram"
+        )
+    grid = settings.get("grid", {})
+    tables = {"data": Data, "grid": Grid, "engine": Engine}
+    values = {**settings, "grid": {"bits": grid} if isinstance(grid, str) else grid}
+    built = {
+        name: build(kind, _table(values.get(name, {}), name), name) for name, kind in tables.items()
+    }
+    method = _table(settings.get("method", {}), "method")
+    methods = settings.get("methods", list(DEFAULT_METHODS))
+    if not isinstance(methods, list) or not methods:
+        raise ConfigError("methods: a list of names is wanted, such as ['afl', 'apfl']")
+    config = Config(**built, methods=tuple(dict.fromkeys(methods)), method=method)
+    for name in {*config.methods, *config.method}:
+        find(name)
+        config.make(name)
+    return config
+
+
+def load(path: Path | None, overrides: Iterable[str] = (), methods: Iterable[str] = ()) -> Config:
+    """Return the configuration of a TOML file, changed by ``key=value`` texts."""
+    settings = _toml(path) if path else {}
+    for text in overrides:
+        _override(settings, text)
+    if chosen := list(methods):
+        settings["methods"] = chosen
+    return read(settings)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML ({error})") from error
+
+
+def _override(settings: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r}: write key=value, such as data.clients=50")
+    *tables, last = [part.strip() for part in key.split(".")]
+    node = settings
+    for name in tables:
+        node = node.setdefault(name, {})
+        if not isinstance(node, dict):
+            raise ConfigError(f"--set {text!r}: {name} is a value, not a table")
+    node[last] = _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    """Read a TOML value; what is none is a plain string, so that quotes may be left out."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _table(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} = {value!r}: a table is wanted, such as {name}.key = value")
+    return value

@@ -1,0 +1,104 @@
+"""A run's folder, written as it happens: a crash loses one line at most.
+
+``run.json`` says what was asked for, ``asks.jsonl`` has a line per exchange, ``scores.jsonl`` a
+line per client and scored round and one for all, and models are safetensors files.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+from threadpoolctl import threadpool_info
+
+from fedgram import codec
+from fedgram.errors import DataError
+from fedgram.federation import Ask
+from fedgram.solve import THREADS
+
+FORMAT = 1
+
+
+class Record:
+    """Where a run is written; without a folder nothing is.
+
+    Parameters
+    ----------
+    folder
+        Must not hold a run already.
+    settings
+        Method, parameters and configuration, for ``run.json``.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self._folder = folder
+        if folder is None:
+            return
+        if (folder / "run.json").exists():
+            raise DataError(f"{folder}: holds a run already; choose another folder")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            about = {"format": FORMAT, **(settings or {}), "versions": versions()}
+            (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"{folder}: cannot be written ({error.strerror})") from error
+
+    def ask(self, ask: Ask) -> None:
+        """Record an exchange."""
+        self._append("asks.jsonl", asdict(ask))
+
+    def scores(
+        self, round_: int, who: str, rows: list[dict[str, Any]], summary: Mapping[str, Any]
+    ) -> None:
+        """Record one scoring of a set of clients: a line for each, and one for all."""
+        for row in rows:
+            self._append("scores.jsonl", {"round": round_, "set": who, **row})
+        self._append("scores.jsonl", {"round": round_, "set": who, "summary": dict(summary)})
+
+    def models(self, shared: Any, models: Mapping[str, Any]) -> None:
+        """Record what is shared and every client's own model."""
+        if self._folder is None:
+            return
+        if shared is not None:
+            codec.save(self._folder / "shared.safetensors", shared)
+        for client, model in models.items():
+            codec.save(self._folder / "models" / f"{_file_name(client)}.safetensors", model)
+
+    def _append(self, name: str, line: Mapping[str, Any]) -> None:
+        if self._folder is None:
+            return
+        with (self._folder / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def versions() -> dict[str, Any]:
+    """Return what a result may depend on."""
+    blas = {
+        f"{lib.get('internal_api')} {lib.get('version')}"
+        for lib in threadpool_info()
+        if lib.get("user_api") == "blas"
+    }
+    return {
+        "fedgram": version("fedgram"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "blas": sorted(blas),
+        "solve_threads": THREADS,
+        "machine": platform.machine(),
+    }
+
+
+def _file_name(client: str) -> str:
+    """Return a client's name with everything unsafe in a file name percent-encoded."""
+    safe = "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in client)
+    return safe or "%"

@@ -1,0 +1,48 @@
+"""A data set on the grid, dealt to sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedgram.client import Site
+from fedgram.data.partition import Plan, deal
+from fedgram.data.sources import Dataset
+from fedgram.features.grid import Grid
+from fedgram.samples import Labels, Samples, concatenate
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sites:
+    """The members of a federation, the clients held out of it, and everybody's test samples."""
+
+    members: list[Site]
+    holdout: list[Site]
+    test: Samples
+
+
+def sites(data: Dataset, plan: Plan | None = None, grid: Grid | None = None) -> Sites:
+    """Put the data on the grid and deal them to sites.
+
+    Examples
+    --------
+    >>> from fedgram.data.sources import load
+    >>> everybody = sites(load("digits"), Plan(clients=4, holdout_clients=1))
+    >>> len(everybody.members), len(everybody.holdout), len(everybody.test)
+    (3, 1, 450)
+    """
+    grid = grid or Grid()
+    everything = Samples(
+        grid(data.x, scale=data.scale, offset=data.offset), Labels(data.y, data.classes)
+    )
+    members: list[Site] = []
+    holdout: list[Site] = []
+    for share in deal(data, plan or Plan()):
+        site = Site(
+            id=share.id,
+            train=everything.take(share.train),
+            valid=everything.take(share.valid),
+            test=everything.take(share.test),
+        )
+        (holdout if share.holdout else members).append(site)
+    tests = [site.test for site in (*members, *holdout)]
+    return Sites(members=members, holdout=holdout, test=concatenate(tests))

@@ -1,0 +1,138 @@
+"""The public integer grid that features live on.
+
+Each sample is scaled to unit root-mean-square, which needs no other sample and no other client, and
+rounded to a grid of fixed step. Everything that is summed afterwards is an integer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedgram.errors import ConfigError, DataError
+from fedgram.samples import Array, Features, Floats, Space
+
+# Fewer levels want a tighter clip (in units of the sample's RMS), at the price of its tails.
+DEFAULT_CLIP = {2: 1.5, 3: 2.5, 4: 3.5, 5: 4.5, 6: 5.0, 7: 5.5, 8: 6.0}
+WIDEST_DEFAULT_CLIP = 8.0  # 9 bits and more
+_ROWS_AT_A_TIME = 4096  # bounds the float64 copy of the input
+_RMS_BITS = 15  # entries are rounded to this many bits and a sign before they are squared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Scale every sample to unit RMS and round it to integers of a public step.
+
+    Parameters
+    ----------
+    bits
+        Width of a stored feature, 2 to 16; ``"off"`` keeps the scaled features as float64, and
+        with them the ordinary rounding of sums.
+    clip
+        Largest magnitude kept, in units of the sample's RMS; None takes the default for `bits`.
+
+    Examples
+    --------
+    >>> rows = Grid(bits=8)(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    >>> rows.values  # the last column is the constant feature
+    array([[18, 24, 21],
+           [ 0,  0, 21]], dtype=int8)
+    >>> Grid(bits=8)(np.array([[300.0, 400.0]])).values
+    array([[18, 24, 21]], dtype=int8)
+    """
+
+    bits: int | Literal["off"] = 8
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.bits != "off" and not (isinstance(self.bits, int) and 2 <= self.bits <= 16):
+            raise ConfigError(f"grid.bits = {self.bits!r}: use 2 to 16, or 'off'")
+        if self.clip is not None and not (self.clip > 0 and math.isfinite(self.clip)):
+            raise ConfigError(f"grid.clip = {self.clip}: use a number > 0, or leave it out")
+
+    @property
+    def bound(self) -> int:
+        """The largest integer on the grid; 0 when it is off."""
+        return 0 if self.bits == "off" else 2 ** (self.bits - 1) - 1
+
+    @property
+    def reach(self) -> float:
+        """The clip in use, in units of the sample's RMS."""
+        if self.clip is not None:
+            return float(self.clip)
+        return DEFAULT_CLIP.get(self.bits, WIDEST_DEFAULT_CLIP)  # type: ignore[arg-type]
+
+    @property
+    def step(self) -> float:
+        """The real value of one step of the grid; 1 when it is off."""
+        return self.reach / self.bound if self.bound else 1.0
+
+    def space(self, width: int) -> Space:
+        """Return the space of gridded vectors of `width` input features, constant included."""
+        constant = bias(self.step, self.bound)
+        detail = f"{self.bits} bits, clip {self.reach:g}" if self.bound else "off"
+        return Space(
+            width=width + 1,
+            unit=self.step,
+            bound=self.bound,
+            steps=(f"input({width} features)", f"grid({detail}, constant {constant})"),
+        )
+
+    def __call__(
+        self, x: Array, *, scale: Array | float | None = None, offset: Array | float | None = None
+    ) -> Features:
+        """Return rows `x` on the grid; where codes are stored, the value is x * scale + offset."""
+        if x.ndim != 2:
+            raise DataError(f"features must be samples by features, not of shape {x.shape}")
+        space = self.space(x.shape[1])
+        dtype = np.int8 if self.bound < 2**7 else np.int16
+        rows = np.empty((len(x), space.width), dtype if self.bound else np.float64)
+        rows[:, -1] = bias(self.step, self.bound)
+        for start in range(0, len(x), _ROWS_AT_A_TIME):
+            part = slice(start, start + _ROWS_AT_A_TIME)
+            real = _real(x[part], scale, offset, start)
+            rows[part, :-1] = self._rounded(real)
+        return Features(rows, space)
+
+    def _rounded(self, real: Floats) -> Floats:
+        scaled, rms = _scaled_with_rms(real)
+        steps: Floats = scaled / np.where(rms > 0, rms * self.step, 1.0)[:, None]
+        return np.clip(np.rint(steps), -self.bound, self.bound) if self.bound else steps
+
+
+def bias(step: float, bound: int) -> int:
+    """Return the constant feature: the integer nearest to one RMS (at least 1)."""
+    return max(1, round(1 / step)) if bound else 1
+
+
+def _scaled_with_rms(real: Floats) -> tuple[Floats, Floats]:
+    """Scale each row by a power of two and return it with its RMS, alike on every IEEE machine.
+
+    The power of two brings the largest entry just below 2^15 (exact); the squares are summed as
+    integers (exact); one division and one square root remain, which IEEE rounds in one way only.
+    """
+    _, exponent = np.frexp(np.abs(real).max(axis=1, initial=0.0))
+    scaled: Floats = np.ldexp(real, (_RMS_BITS - exponent)[:, None])
+    whole = np.rint(scaled).astype(np.int64)
+    mean_square = np.einsum("ij,ij->i", whole, whole) / max(1, real.shape[1])
+    return scaled, np.sqrt(mean_square)
+
+
+def _real(
+    x: Array, scale: Array | float | None, offset: Array | float | None, start: int
+) -> Floats:
+    real: Floats = x.astype(np.float64)
+    if scale is not None:
+        real *= np.asarray(scale, np.float64)
+    if offset is not None:
+        real += np.asarray(offset, np.float64)
+    bad = ~np.isfinite(real).all(axis=1)
+    if bad.any():
+        raise DataError(
+            f"{int(bad.sum())} feature rows hold NaN or infinity, the first is row "
+            f"{start + int(np.flatnonzero(bad)[0])}; remove or repair them"
+        )
+    return real

@@ -1,0 +1,150 @@
+"""Random projection and activation, in exact integers.
+
+A lift multiplies by a matrix of +1 and -1 drawn from a counter-based generator with a public seed,
+then looks each integer up in a table of the activation, rounded back to the grid. Every site that
+knows the few numbers of a lift makes the very same features.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import erf
+
+from fedgram.codec import register
+from fedgram.errors import ConfigError
+from fedgram.exact import product
+from fedgram.features.grid import bias
+from fedgram.samples import Array, Features, Floats, Integers, Space
+
+ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
+    "identity": lambda t: t,
+    "relu": lambda t: np.maximum(t, 0),
+    "leaky-relu": lambda t: np.where(t > 0, t, 0.01 * t),
+    "gelu": lambda t: t * 0.5 * (1 + erf(t / np.sqrt(2))),
+    "tanh": np.tanh,
+    "sigmoid": lambda t: 1 / (1 + np.exp(-t)),
+    "hardswish": lambda t: t * np.clip(t + 3, 0, 6) / 6,
+    "softshrink": lambda t: np.sign(t) * np.maximum(np.abs(t) - 0.5, 0),
+}
+_ENTRIES_AT_A_TIME = 2**22  # bounds the wide intermediate arrays
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Lift:
+    """A public random projection followed by an activation; width 0 leaves features as they are.
+
+    The projected value is divided by the square root of the number of inputs, so that it is again
+    of about unit size, clipped at the grid's clip, activated and rounded to the same grid. A
+    constant feature is appended.
+
+    Parameters
+    ----------
+    width
+        Number of lifted features, without the constant; 0 means no lift.
+    activation
+        identity, relu, leaky-relu, gelu, tanh, sigmoid, hardswish or softshrink.
+    seed
+        Public seed of the projection.
+
+    Examples
+    --------
+    >>> from fedgram.features.grid import Grid
+    >>> rows = Grid(bits=8)(np.array([[3.0, 4.0, -1.0]]))
+    >>> Lift(width=4, activation="relu", seed=7)(rows).values
+    array([[ 3,  0,  3,  0, 21]], dtype=int8)
+    >>> Lift()(rows) is rows
+    True
+    """
+
+    width: int = 0
+    activation: str = "relu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.width < 0:
+            raise ConfigError(f"a lift of width {self.width}: use a width > 0, or 0 for no lift")
+        if self.activation not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise ConfigError(f"activation {self.activation!r} is not known; use one of {known}")
+        if not 0 <= self.seed < 2**64:
+            raise ConfigError(f"lift seed {self.seed}: use a number from 0 to 2^64 - 1")
+
+    def __call__(self, features: Features) -> Features:
+        """Return the lifted features."""
+        if not self.width:
+            return features
+        if features.memo is not None and self in features.memo:
+            return features.memo[self]
+        lifted = self._lifted(features)
+        if features.memo is not None:
+            features.memo[self] = lifted
+        return lifted
+
+    def space(self, inputs: Space) -> Space:
+        """Return the space of what this lift makes of features in the space `inputs`."""
+        if not self.width:
+            return inputs
+        detail = f"width {self.width}, {self.activation}, seed {self.seed}"
+        if inputs.exact:
+            table = self._table(inputs)
+            detail += f", table {hashlib.sha256(table.tobytes()).hexdigest()[:16]}"
+        return Space(
+            width=self.width + 1,
+            unit=inputs.unit,
+            bound=inputs.bound,
+            steps=(*inputs.steps, f"lift({detail})"),
+        )
+
+    def _lifted(self, features: Features) -> Features:
+        inputs, space = features.space, self.space(features.space)
+        signs = _signs(inputs.width, self.width, self.seed)
+        rows = np.empty((len(features), space.width), features.values.dtype)
+        rows[:, -1] = bias(inputs.unit, inputs.bound)
+        activate = self._integers(inputs) if inputs.exact else self._floats(inputs)
+        rows_at_a_time = max(1, _ENTRIES_AT_A_TIME // self.width)
+        for start in range(0, len(features), rows_at_a_time):
+            part = slice(start, start + rows_at_a_time)
+            rows[part, :-1] = activate(features.values[part], signs)
+        return Features(rows, space)
+
+    def _integers(self, inputs: Space) -> Callable[[Array, Array], Array]:
+        table = self._table(inputs)
+        middle = len(table) // 2
+
+        def activate(values: Array, signs: Array) -> Array:
+            projected = product(values, signs, inputs.bound)
+            projected += middle
+            return table.take(projected.astype(np.int64), mode="clip")  # the ends are the clip
+
+        return activate
+
+    def _floats(self, inputs: Space) -> Callable[[Array, Array], Array]:
+        function, factor = ACTIVATIONS[self.activation], np.sqrt(inputs.width)
+        return lambda values, signs: function(values @ signs / factor)
+
+    def _table(self, inputs: Space) -> Array:
+        """Return the activation of every projected integer up to the clip, on the grid."""
+        factor = inputs.unit / np.sqrt(inputs.width)
+        reach = int(inputs.bound * np.sqrt(inputs.width))
+        projected: Integers = np.arange(-reach, reach + 1)
+        steps = np.rint(ACTIVATIONS[self.activation](projected * factor) / inputs.unit)
+        dtype = np.int8 if inputs.bound < 2**7 else np.int16
+        table: Array = np.clip(steps, -inputs.bound, inputs.bound).astype(dtype)
+        return table
+
+
+@functools.lru_cache(maxsize=4)
+def _signs(inputs: int, width: int, seed: int) -> Array:
+    """Return the public matrix of +1 and -1, (inputs, width), from Philox's raw stream."""
+    generator = np.random.Philox(key=seed)
+    words: Array = generator.random_raw(-(-inputs * width // 64))
+    bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=inputs * width)
+    signs: Array = (2 * bits.astype(np.float32) - 1).reshape(inputs, width)
+    signs.flags.writeable = False
+    return signs

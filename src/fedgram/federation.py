@@ -1,0 +1,119 @@
+"""What a method may ask of a federation, whatever carries the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+from fedgram import codec
+from fedgram.client import Client
+from fedgram.group import Additive
+
+Total = TypeVar("Total", bound=Additive)
+Reply = TypeVar("Reply")
+Phase = Literal["train", "deliver", "score"]
+Step = Callable[[Client, Any], Reply]
+
+
+class Federation(Protocol):
+    """Clients that can be asked for sums: all a method knows of the world.
+
+    A step is a method's own function ``step(client, broadcast)``. It runs at each client.
+    """
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """Names of the members, sorted."""
+
+    @property
+    def private(self) -> bool:
+        """Whether the server may see nothing but sums."""
+
+    def sum(
+        self,
+        step: Step[Total],
+        broadcast: Any = None,
+        *,
+        clients: Iterable[str] | None = None,
+    ) -> Total:
+        """Return the total of the replies; the server sees only that."""
+
+    def gather(
+        self,
+        step: Step[Reply],
+        broadcast: Any = None,
+        *,
+        clients: Iterable[str] | None = None,
+    ) -> Iterator[tuple[str, Reply]]:
+        """Yield each client's reply as it comes: the server sees every one of them.
+
+        To use this is a statement about privacy; a private federation refuses it.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One exchange with some of the clients, as it is recorded.
+
+    Bytes are those of the encoded payloads, added up over the clients.
+    """
+
+    step: str
+    phase: Phase
+    clients: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+
+
+def traffic(asks: Iterable[Ask]) -> dict[str, int]:
+    """Return bytes up and down, mean per participating client, of training and delivery.
+
+    Examples
+    --------
+    >>> ask = Ask(step="s", phase="train", clients=2, bytes_up=10, bytes_down=4, seconds=0.0)
+    >>> traffic([ask, ask])
+    {'up': 10, 'down': 4}
+    """
+    counted = [ask for ask in asks if ask.phase != "score" and ask.clients]
+    return {
+        "up": round(sum(ask.bytes_up / ask.clients for ask in counted)),
+        "down": round(sum(ask.bytes_down / ask.clients for ask in counted)),
+    }
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Tailored:
+    """A shared result of which each client is sent its own part only.
+
+    Parameters
+    ----------
+    common
+        What a client without a part of its own is sent.
+    own
+        Parts by client name.
+    """
+
+    common: Any
+    own: dict[str, Any]
+
+    def provenance(self) -> str:
+        """Digest of what the parts were made from."""
+        return provenance(self.common)
+
+
+def delivery(shared: Any, client: str) -> Any:
+    """Return what one client is sent of a shared result."""
+    return shared.own.get(client, shared.common) if isinstance(shared, Tailored) else shared
+
+
+def provenance(shared: Any) -> str:
+    """Return the digest of the totals a shared result stands on, else of the result itself.
+
+    Totals on the grid are integers, so this digest is the same on every machine; a solved array
+    is only the same for the same BLAS.
+    """
+    known = getattr(shared, "provenance", None)
+    return known() if known else codec.digest(shared)

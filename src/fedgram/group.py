@@ -1,0 +1,107 @@
+"""Values that add and subtract: the one thing a server ever does with what clients send."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+
+from fedgram.errors import MismatchError
+
+
+def agreed(**kwargs: Any) -> Any:
+    """Declare a field of an `Additive` that both sides must agree on and that is not summed."""
+    return dataclasses.field(metadata={"agreed": True}, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Additive:
+    """A commutative group, field by field.
+
+    A subclass is a frozen dataclass. Its fields are numbers or arrays that add up, except those
+    declared with `agreed`, which must be equal on both sides. Integer arrays wrap modulo 2^64, so
+    the group laws hold to the last bit whatever the order of additions and subtractions.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, eq=False, kw_only=True)
+    ... class Purse(Additive):
+    ...     coins: int = 0
+    ...     currency: str = agreed(default="")
+    >>> two, three = Purse(coins=2, currency="EUR"), Purse(coins=3, currency="EUR")
+    >>> (two + three - two) == three
+    True
+    >>> two + Purse(coins=1, currency="SEK")
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.MismatchError: Purse: currency differs: 'EUR' and 'SEK'
+    """
+
+    @classmethod
+    def zero(cls) -> Self:
+        """Return the neutral element: every field at its default."""
+        return cls()
+
+    def adopts(self) -> bool:
+        """Whether this is a zero that takes over whatever the other side has agreed on."""
+        return False
+
+    def __add__(self, other: Self) -> Self:
+        return self._combine(other, operator.add)
+
+    def __radd__(self, other: object) -> Self:
+        if other == 0:  # the start value of the built-in sum
+            return self
+        return NotImplemented
+
+    def __sub__(self, other: Self) -> Self:
+        return self._combine(other, operator.sub)
+
+    def __neg__(self) -> Self:
+        return dataclasses.replace(self, **{k: -getattr(self, k) for k in self._summed()})
+
+    def __eq__(self, other: object) -> bool:
+        """Whether every field is equal, arrays in type, shape and every entry."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(
+            _same(getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equal by content, and the content is large
+
+    def _combine(self, other: Self, op: Callable[[Any, Any], Any]) -> Self:
+        if type(other) is not type(self):
+            raise MismatchError(f"a {type(self).__name__} does not add to a {type(other).__name__}")
+        if other.adopts():
+            return self
+        if self.adopts():
+            return other if op is operator.add else -other
+        self._refuse_disagreement(other)
+        return dataclasses.replace(
+            self, **{k: op(getattr(self, k), getattr(other, k)) for k in self._summed()}
+        )
+
+    @classmethod
+    def _summed(cls) -> list[str]:
+        return [f.name for f in dataclasses.fields(cls) if not f.metadata.get("agreed")]
+
+    def _refuse_disagreement(self, other: Self) -> None:
+        for field in dataclasses.fields(self):
+            if not field.metadata.get("agreed"):
+                continue
+            ours, theirs = getattr(self, field.name), getattr(other, field.name)
+            if ours != theirs:
+                explain = getattr(ours, "difference", None)
+                detail = explain(theirs) if explain else f"{ours!r} and {theirs!r}"
+                raise MismatchError(f"{type(self).__name__}: {field.name} differs: {detail}")
+
+
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    return bool(a == b)

@@ -1,0 +1,178 @@
+"""Models: functions from features to one score per class, which can be saved and digested."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from fedgram import codec
+from fedgram.errors import MismatchError
+from fedgram.features.lift import Lift
+from fedgram.samples import Features, Floats, Integers, Samples, Space
+from fedgram.solve import Factor, least_squares, square, steady
+from fedgram.stats import Statistics
+
+_ROWS_AT_A_TIME = 8192  # bounds the float64 copy of the features
+
+
+class Predictor(Protocol):
+    """What a client ends up with: scores per class from (unlifted) features."""
+
+    def __call__(self, features: Features) -> Floats:
+        """Return one row of scores per sample; the largest wins."""
+
+
+def predict(predictor: Predictor, features: Features) -> Integers:
+    """Return the winning class code of each sample; ties go to the first class."""
+    winners: Integers = predictor(features).argmax(axis=1)
+    return winners
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Linear:
+    """A linear head on (lifted) features, in real units.
+
+    Parameters
+    ----------
+    weights
+        Features by classes.
+    space
+        The space the head was solved in, after the lift.
+    classes
+        Names of the columns.
+    lift
+        Applied to features before the weights.
+    origin
+        Digest of the total it was solved from and of the ridge; empty where nothing was summed.
+
+    Examples
+    --------
+    >>> from fedgram.features.grid import Grid
+    >>> from fedgram.samples import Labels
+    >>> rows = Grid(bits=8)(np.array([[1.0, 0.0], [0.0, 1.0]]))
+    >>> total = Statistics.of(rows, Labels(np.array([0, 1]), ("left", "right")))
+    >>> head = Linear.of(total, ridge=0.1)
+    >>> predict(head, rows)
+    array([0, 1])
+    """
+
+    weights: Floats
+    space: Space
+    classes: tuple[str, ...]
+    lift: Lift = Lift()
+    origin: str = ""
+
+    @classmethod
+    def of(cls, total: Statistics, *, ridge: float, lift: Lift | None = None) -> Linear:
+        """Solve a total; the head remembers the digest of what it was solved from."""
+        return cls(
+            weights=total.solve(ridge),
+            space=total.space,
+            classes=total.classes,
+            lift=lift or Lift(),
+            origin=codec.digest({"total": total.digest(), "ridge": float(ridge)}),
+        )
+
+    @classmethod
+    def fitted(
+        cls, samples: Samples, targets: Floats, *, ridge: float, lift: Lift | None = None
+    ) -> Linear:
+        """Fit `targets` on samples at hand: in the dual form where they are few."""
+        lift = lift or Lift()
+        features = lift(samples.features)
+        unit = features.space.unit
+        stored = least_squares(features.values.astype(np.float64), targets, ridge / unit**2)
+        return cls(
+            weights=stored / unit,
+            space=features.space,
+            classes=samples.labels.classes,
+            lift=lift,
+        )
+
+    def __call__(self, features: Features) -> Floats:
+        lifted = self.lift(features)
+        if lifted.space != self.space:
+            detail = self.space.difference(lifted.space)
+            raise MismatchError(f"this model was made for other features: {detail}")
+        scores = np.empty((len(lifted), len(self.classes)))
+        with steady():
+            for start in range(0, len(lifted), _ROWS_AT_A_TIME):
+                part = slice(start, start + _ROWS_AT_A_TIME)
+                np.matmul(lifted.take(part).real(), self.weights, out=scores[part])
+        return scores
+
+    def provenance(self) -> str:
+        """Digest of what the head was solved from, where that is known; else of the head."""
+        return self.origin or codec.digest(self)
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Blend:
+    """A first model plus a weighted second one: scores = first + balance * second.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = Features(np.ones((1, 1)), Space(width=1))
+    >>> one, two = (
+    ...     Linear(weights=np.array([[w, 0.0]]), space=rows.space, classes=("a", "b"))
+    ...     for w in (1.0, 2.0)
+    ... )
+    >>> Blend(first=one, second=two, balance=0.5)(rows)
+    array([[2., 0.]])
+    """
+
+    first: Linear
+    second: Linear
+    balance: float
+
+    def __call__(self, features: Features) -> Floats:
+        return self.first(features) + self.balance * self.second(features)
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Whole:
+    """Summed statistics with a ridge, as clients get them; what is derived from them is kept.
+
+    Examples
+    --------
+    >>> space = Space(width=1, unit=0.5, bound=127)
+    >>> total = Statistics(
+    ...     count=2, gram=np.array([8]), moment=np.array([[4, 0]]), space=space, classes=("a", "b")
+    ... )
+    >>> Whole(total=total, ridge=2.0).head
+    array([[0.25, 0.  ]])
+    """
+
+    total: Statistics
+    ridge: float
+
+    @cached_property
+    def gram(self) -> Floats:
+        """The summed Gram matrix, in stored units, without ridge."""
+        return square(self.total.gram, self.total.space.width)
+
+    @property
+    def stored_ridge(self) -> float:
+        """The ridge in the units of the stored integers."""
+        return self.ridge / self.total.space.unit**2
+
+    @cached_property
+    def factor(self) -> Factor:
+        """The factorized Gram matrix with its ridge."""
+        return Factor.of(self.gram, self.stored_ridge, samples=self.total.count)
+
+    @cached_property
+    def head(self) -> Floats:
+        """The shared head, in stored units."""
+        return self.factor.solve(self.total.moment.astype(np.float64))
+
+    def provenance(self) -> str:
+        """Digest of the total and of the ridge."""
+        return codec.digest({"total": self.total.digest(), "ridge": float(self.ridge)})

@@ -1,0 +1,143 @@
+"""What a method is, and how it is found by the name of its file."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+from fedgram.client import Client
+from fedgram.errors import ConfigError
+from fedgram.federation import Federation
+from fedgram.heads import Predictor
+from fedgram.settings import build, propose
+
+PACKAGE = "fedgram.methods"
+
+
+class Method(Protocol):
+    """A frozen, keyword-only dataclass whose fields are its hyper-parameters."""
+
+    def fit(self, federation: Federation) -> Iterator[Any]:
+        """Yield what is shared, after each round."""
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        """Return the client's own model from what it was sent; runs at the client."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One hyper-parameter as shown to people."""
+
+    name: str
+    default: Any
+    text: str
+
+
+def names() -> list[str]:
+    """Return the names of all methods that come with fedgram.
+
+    Examples
+    --------
+    >>> {"afl", "apfl", "fedhip", "local"} <= set(names())
+    True
+    """
+    package = importlib.import_module(PACKAGE)
+    found = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
+
+
+def find(name: str) -> type[Method]:
+    """Return the method of this name, or the one in this ``.py`` file.
+
+    Examples
+    --------
+    >>> find("afl").__name__
+    'AFL'
+    >>> find("alf")
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.ConfigError: method 'alf' is not known; did you mean 'afl'?
+    """
+    if name.endswith(".py"):
+        return _only_method(_module_at(Path(name)))
+    if name not in names():
+        raise ConfigError(f"method {name!r} is not known; {propose(name, names())}")
+    return _only_method(importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}"))
+
+
+def make(name: str, settings: Mapping[str, Any] | None = None) -> Method:
+    """Return a method with some of its parameters set; wrong ones are refused by name.
+
+    Examples
+    --------
+    >>> make("afl", {"ridge": 3, "lift": {"width": 16}})
+    AFL(ridge=3.0, lift=Lift(width=16, activation='relu', seed=0))
+    """
+    built: Method = build(find(name), settings or {}, f"method.{name}")
+    return built
+
+
+def parameters(kind: type[Any]) -> list[Parameter]:
+    """Return a method's parameters with their defaults and what its docstring says of them."""
+    texts = _parameter_texts(inspect.getdoc(kind) or "")
+    found = []
+    for field in dataclasses.fields(kind):
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
+        found.append(Parameter(name=field.name, default=default, text=texts.get(field.name, "")))
+    return found
+
+
+def summary(kind: type[Any]) -> str:
+    """Return the first line of a method's docstring."""
+    return (inspect.getdoc(kind) or "").split("\n", 1)[0]
+
+
+def _only_method(module: ModuleType) -> type[Method]:
+    kinds = [
+        kind
+        for name, kind in vars(module).items()
+        if inspect.isclass(kind)
+        and kind.__module__ == module.__name__
+        and not name.startswith("_")
+        and hasattr(kind, "fit")
+        and hasattr(kind, "personalize")
+    ]
+    if len(kinds) != 1 or not dataclasses.is_dataclass(kinds[0]):
+        raise ConfigError(
+            f"{module.__file__}: a method's file holds one dataclass with fit and personalize, "
+            f"found {len(kinds)}"
+        )
+    return cast(type[Method], kinds[0])
+
+
+def _module_at(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ConfigError(f"{path}: there is no such file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _parameter_texts(doc: str) -> dict[str, str]:
+    """Read the Parameters section of a numpydoc docstring."""
+    section = re.search(r"Parameters\n-+\n(.*?)(\n\n\w+\n-+\n|\Z)", doc, re.DOTALL)
+    texts: dict[str, str] = {}
+    heads: list[str] = []
+    for line in (section.group(1) if section else "").splitlines():
+        if line and not line.startswith(" "):
+            heads = [name.strip() for name in line.split(",")]
+            texts.update(dict.fromkeys(heads, ""))
+        else:
+            for name in heads:
+                texts[name] = f"{texts[name]} {line.strip()}".strip()
+    return texts

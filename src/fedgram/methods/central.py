@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fedgram.client import Client
+from fedgram.features.lift import Lift
+from fedgram.federation import Federation
+from fedgram.heads import Linear, Predictor
+from fedgram.samples import Samples
+from fedgram.stats import Statistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Central:
+    """All samples in one place, one ridge regression: the reference, and no federation at all.
+
+    Every client's samples are gathered at the server, so nothing is private here. Its digests are
+    those of `afl` with the same settings, which is the point of `afl`.
+
+    Parameters
+    ----------
+    ridge
+        Weight of the head's squared norm, for features of unit size.
+    lift
+        Random projection and activation before the head; width 0 for none.
+    """
+
+    ridge: float = 100.0
+    lift: Lift = Lift()
+
+    def samples(self, client: Client, _: None) -> Samples:
+        return client.samples
+
+    def fit(self, federation: Federation) -> Iterator[Linear]:
+        total = Statistics.over(
+            (self.lift(samples.features), samples.labels)
+            for _, samples in federation.gather(self.samples)
+        )
+        yield Linear.of(total, ridge=self.ridge, lift=self.lift)
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        head: Linear = shared
+        return head
