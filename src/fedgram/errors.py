@@ -44,3 +44,9 @@ class PrivacyError(FedgramError):
     """A question that would show the server more than this federation allows."""
 
     exit_code = 7
+
+
+class LedgerError(FedgramError):
+    """A ledger that cannot be used, or an operation that does not fit what is in it."""
+
+    exit_code = 8

@@ -52,6 +52,11 @@ class Federation(Protocol):
         """
 
 
+def step_name(step: Callable[..., Any]) -> str:
+    """Return the name a step goes by in messages and records."""
+    return getattr(step, "__name__", type(step).__name__)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ask:
     """One exchange with some of the clients, as it is recorded.

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedgram import codec
 from fedgram.errors import MismatchError
+from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
 from fedgram.samples import Features, Floats, Integers, Samples, Space
 from fedgram.solve import Factor, least_squares, square, steady
@@ -69,11 +70,13 @@ class Linear:
     @classmethod
     def of(cls, total: Statistics, *, ridge: float, lift: Lift | None = None) -> Linear:
         """Solve a total; the head remembers the digest of what it was solved from."""
+        lift = lift or Lift()
+        _refuse_other_lift(total.space, lift)
         return cls(
             weights=total.solve(ridge),
             space=total.space,
             classes=total.classes,
-            lift=lift or Lift(),
+            lift=lift,
             origin=codec.digest({"total": total.digest(), "ridge": float(ridge)}),
         )
 
@@ -176,3 +179,13 @@ class Whole:
     def provenance(self) -> str:
         """Digest of the total and of the ridge."""
         return codec.digest({"total": self.total.digest(), "ridge": float(self.ridge)})
+
+
+def _refuse_other_lift(space: Space, lift: Lift) -> None:
+    """Refuse a total that was not made with this lift."""
+    if space.inputs:
+        wanted = lift.space(Grid.of(space).space(space.inputs))
+        if wanted != space:
+            raise MismatchError(
+                f"the total was made with other settings: {space.difference(wanted)}"
+            )

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
 
+from fedgram import codec
 from fedgram.client import Client
 from fedgram.errors import ConfigError
-from fedgram.federation import Federation
+from fedgram.federation import Federation, provenance
 from fedgram.heads import Predictor
 from fedgram.settings import build, propose
 
@@ -83,6 +84,17 @@ def make(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     """
     built: Method = build(find(name), settings or {}, f"method.{name}")
     return built
+
+
+def shared_digest(method: Method, shared: Any) -> str | None:
+    """Return the digest of the totals a shared result stands on, with the method's parameters.
+
+    It is the same on every machine as long as the totals are; None where nothing is shared.
+    """
+    if shared is None:
+        return None
+    settings = dataclasses.asdict(method)  # type: ignore[call-overload]
+    return codec.digest({"shared": provenance(shared), "parameters": settings})
 
 
 def parameters(kind: type[Any]) -> list[Parameter]:

@@ -30,6 +30,10 @@ class Space:
         The real value of the stored number 1.
     bound
         Largest magnitude of a stored integer; 0 for plain float64 features.
+    inputs
+        Number of features of the backbone, before grid and lift.
+    clip
+        Where the grid clips, in units of a sample's RMS; 0 where it does not.
     steps
         How a vector came about, in order: input, grid, lift.
 
@@ -43,6 +47,8 @@ class Space:
     width: int
     unit: float = 1.0
     bound: int = 0
+    inputs: int = 0
+    clip: float = 0.0
     steps: tuple[str, ...] = ()
 
     @property
@@ -126,6 +132,8 @@ class Labels:
 
     def __post_init__(self) -> None:
         codes = self.codes
+        if len(set(self.classes)) < len(self.classes):
+            raise DataError("two classes have the same name; give every class its own")
         if codes.ndim != 1 or not np.issubdtype(codes.dtype, np.integer):
             raise DataError("labels must be one integer class code per sample")
         if len(codes) and not (codes.min() >= 0 and codes.max() < len(self.classes)):

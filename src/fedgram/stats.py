@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -137,9 +137,34 @@ class Statistics(Additive):
         curvature = np.sum(stored * (square(self.gram, self.space.width) @ stored))
         return float(self.energy - 2 * cross + curvature)
 
+    def diagonal(self) -> Array:
+        """Return the sums of squares of the features, which no real data make negative."""
+        width = self.space.width
+        starts = np.arange(width) * width - np.arange(width) * (np.arange(width) - 1) // 2
+        diagonal: Array = self.gram[starts]
+        return diagonal
+
+    def arranged(self, classes: Sequence[str]) -> Statistics:
+        """Return the same statistics over another class list: other order, more or fewer classes.
+
+        A class that is new gets a column of zeros; one that is left out must have had one.
+        """
+        place = {name: column for column, name in enumerate(self.classes)}
+        for name in set(self.classes) - set(classes):
+            if self.moment[:, place[name]].any():
+                raise MismatchError(f"class {name!r} has samples and cannot be left out")
+        moment = np.zeros((self.space.width, len(classes)), self.moment.dtype)
+        for column, name in enumerate(classes):
+            if name in place:
+                moment[:, column] = self.moment[:, place[name]]
+        return replace(self, moment=moment, classes=tuple(classes))
+
     def digest(self) -> str:
-        """Return the sha256 of the canonical bytes; on the grid the same on every machine."""
-        return codec.digest(self)
+        """Return the sha256 of the canonical bytes; on the grid the same on every machine.
+
+        Classes count in alphabetical order: how a site lists them does not matter.
+        """
+        return codec.digest(self.arranged(sorted(self.classes)))
 
 
 HISTOGRAM_BINS = 101  # client accuracies, rounded to per cent

@@ -31,6 +31,9 @@ class Plan:
         iid, dirichlet (label skew), shards (few classes each), domain, or given (by the data).
     dirichlet
         Concentration of the label skew: small is strong.
+    equal_sizes
+        With dirichlet: give all clients about equally many samples. Then every client draws its
+        mix of classes; else every class draws its mix of clients, and sizes differ.
     shards
         Shards per client.
     seed
@@ -47,6 +50,7 @@ class Plan:
     clients: int | None = None
     partition: str = "dirichlet"
     dirichlet: float = 0.1
+    equal_sizes: bool = False
     shards: int = 2
     seed: int = 0
     split: str = "global"
@@ -164,9 +168,23 @@ def _iid(groups: Integers, clients: int, plan: Plan) -> Integers:
 
 
 def _dirichlet(groups: Integers, clients: int, plan: Plan) -> Integers:
-    size = int(groups.max()) + 1
-    skewed = _rng(plan, "dirichlet").dirichlet(np.full(clients, plan.dirichlet), size)
+    classes, rng = int(groups.max()) + 1, _rng(plan, "dirichlet")
+    if plan.equal_sizes:
+        mixes = rng.dirichlet(np.full(classes, plan.dirichlet), clients).T  # (classes, clients)
+        skewed = _with_margins(mixes, np.bincount(groups), len(groups) / clients)
+    else:
+        skewed = rng.dirichlet(np.full(clients, plan.dirichlet), classes)
     return _dealt(groups, skewed, _rng(plan, "deal"), _rng(plan, "order"))
+
+
+def _with_margins(mixes: Floats, class_sizes: Integers, client_size: float) -> Floats:
+    """Scale rows and columns in turn until classes are used up and clients are of equal size."""
+    counts = mixes + 1e-9  # no class or client is left without anywhere to go
+    for _ in range(1000):
+        counts *= (np.maximum(class_sizes, 1e-9) / counts.sum(axis=1))[:, None]
+        counts *= client_size / counts.sum(axis=0)
+    shares: Floats = counts / counts.sum(axis=1, keepdims=True)
+    return shares
 
 
 def _shards(groups: Integers, clients: int, plan: Plan) -> Integers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import zipfile
 from collections.abc import Mapping
@@ -88,6 +89,26 @@ class Dataset:
         )
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Vectors:
+    """Feature vectors without labels, to predict on."""
+
+    x: Array
+    scale: Array | None = None
+    offset: Array | None = None
+
+
+def load_vectors(source: str) -> Vectors:
+    """Return the feature vectors of an ``.npz``, ``.safetensors`` or ``.csv`` file."""
+    path = _located(source)
+    if path.suffix == ".csv":
+        return Vectors(x=_read_csv(path))
+    arrays = _arrays(path, source)
+    if "x" not in arrays or arrays["x"].ndim != 2:
+        raise DataError(f"{source}: an array 'x', samples by features, is needed")
+    return Vectors(x=arrays["x"], scale=arrays.get("scale"), offset=arrays.get("offset"))
+
+
 def load(source: str) -> Dataset:
     """Return the data of this name: ``digits``, or an ``.npz`` or ``.safetensors`` file.
 
@@ -97,11 +118,14 @@ def load(source: str) -> Dataset:
     if source == "digits":
         with resources.as_file(resources.files("fedgram.data") / "digits.npz") as path:
             return _dataset(_read_npz(path), "digits")
-    path = _located(source)
+    return _dataset(_arrays(_located(source), source), source)
+
+
+def _arrays(path: Path, source: str) -> dict[str, Array]:
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors}
     if path.suffix not in readers:
         raise DataError(f"{source}: not a kind of data known here; use digits, .npz, .safetensors")
-    return _dataset(readers[path.suffix](path), source)
+    return readers[path.suffix](path)
 
 
 def _located(source: str) -> Path:
@@ -126,6 +150,33 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
         return dict(load_file(path))
     except (SafetensorError, OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as safetensors ({error})") from error
+
+
+def _read_csv(path: Path) -> Array:
+    """Read numbers in columns; a first line that is not of numbers names them."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as CSV ({error})") from error
+    if rows and not _is_number(rows[0][0]):
+        rows = rows[1:]
+    if not rows:
+        raise DataError(f"{path}: holds no rows of numbers")
+    for line, row in enumerate(rows, 1):
+        if len(row) != len(rows[0]) or not all(map(_is_number, row)):
+            raise DataError(
+                f"{path}: row {line} of the data is not {len(rows[0])} numbers; every row must be"
+            )
+    return np.array(rows, dtype=np.float64)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _dataset(arrays: Mapping[str, Any], name: str) -> Dataset:

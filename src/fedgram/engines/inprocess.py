@@ -13,7 +13,7 @@ import numpy as np
 from fedgram import codec
 from fedgram.client import Client, Site
 from fedgram.errors import ConfigError, DataError, FedgramError, PrivacyError
-from fedgram.federation import Ask, Phase, Reply, Step, Total, delivery
+from fedgram.federation import Ask, Phase, Reply, Step, Total, delivery, step_name
 
 Result = TypeVar("Result")
 
@@ -105,7 +105,7 @@ class InProcess:
             result = step(site, client, part)
             return result, _size(result), sizes[id(part)]
 
-        return self._exchange("score", _name(step), self.clients, at)
+        return self._exchange("score", step_name(step), self.clients, at)
 
     def deliver(self, shared: Any) -> None:
         """Count one delivery of the final result to every client."""
@@ -122,14 +122,14 @@ class InProcess:
         unknown = [name for name in names if name not in self._sites]
         if unknown or not names:
             missing = f"{', '.join(unknown)} not in it" if unknown else "nobody to ask"
-            raise ConfigError(f"this federation cannot answer {_name(step)}: {missing}")
+            raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
         down = _size(broadcast)
 
         def at(name: str) -> tuple[Result, int, int]:
             reply = step(self._sites[name].client(self._rng(name)), broadcast)
             return reply, _size(reply), down
 
-        return self._exchange("train", _name(step), names, at)
+        return self._exchange("train", step_name(step), names, at)
 
     def _exchange(
         self,
@@ -196,14 +196,10 @@ class InProcess:
     def _refuse_if_private(self, step: Callable[..., Any]) -> None:
         if self._private:
             raise PrivacyError(
-                f"{_name(step)} would show the server each client's reply, and this federation "
+                f"{step_name(step)} would show the server each client's reply, and this federation "
                 "is private: only sums may be asked for"
             )
 
 
 def _size(value: Any) -> int:
     return 0 if value is None else len(codec.encode(value))
-
-
-def _name(step: Callable[..., Any]) -> str:
-    return getattr(step, "__name__", type(step).__name__)

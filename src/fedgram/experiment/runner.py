@@ -15,9 +15,9 @@ from fedgram.engines.inprocess import InProcess
 from fedgram.errors import ConfigError
 from fedgram.experiment.record import Record
 from fedgram.experiment.sites import Sites
-from fedgram.federation import Ask, provenance, traffic
+from fedgram.federation import Ask, traffic
 from fedgram.heads import Predictor, predict
-from fedgram.method import Method
+from fedgram.method import Method, shared_digest
 from fedgram.samples import Samples
 from fedgram.stats import Tally, worst_decile
 
@@ -198,7 +198,7 @@ class Scorer:
             tally=total,
             rows=[] if engine.private else rows,
             seconds=fitting + sum(row.seconds for row in rows),
-            shared_digest=self._shared_digest(shared),
+            shared_digest=shared_digest(self._method, shared),
             model_digest=codec.digest(sorted({row.model_digest for row in rows})),
         )
 
@@ -213,9 +213,3 @@ class Scorer:
             self._everywhere[digest] = float(np.mean(right)) if len(right) else 0.0
         guess = predict(model, site.test.features)
         return Tally.of(guess, site.test.labels, everywhere=self._everywhere[digest])
-
-    def _shared_digest(self, shared: Any) -> str | None:
-        if shared is None:
-            return None
-        parameters = asdict(self._method)  # type: ignore[call-overload]
-        return codec.digest({"shared": provenance(shared), "parameters": parameters})

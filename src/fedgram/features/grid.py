@@ -16,9 +16,9 @@ from fedgram.errors import ConfigError, DataError
 from fedgram.samples import Array, Features, Floats, Space
 
 # Fewer levels want a tighter clip (in units of the sample's RMS), at the price of its tails.
-DEFAULT_CLIP = {2: 1.5, 3: 2.5, 4: 3.5, 5: 4.5, 6: 5.0, 7: 5.5, 8: 6.0}
+DEFAULT_CLIP = {2: 1.0, 3: 1.75, 4: 3.0, 5: 3.5, 6: 5.0, 7: 5.5, 8: 6.0}
 WIDEST_DEFAULT_CLIP = 8.0  # 9 bits and more
-_ROWS_AT_A_TIME = 4096  # bounds the float64 copy of the input
+_ENTRIES_AT_A_TIME = 2**18  # of the float64 copy of the input: 2 MB, so that it stays in cache
 _RMS_BITS = 15  # entries are rounded to this many bits and a sign before they are squared
 
 
@@ -78,8 +78,17 @@ class Grid:
             width=width + 1,
             unit=self.step,
             bound=self.bound,
+            inputs=width,
+            clip=self.reach if self.bound else 0.0,
             steps=(f"input({width} features)", f"grid({detail}, constant {constant})"),
         )
+
+    @classmethod
+    def of(cls, space: Space) -> Grid:
+        """Return the grid behind a space, to put further vectors of the same backbone on it."""
+        if not space.exact:
+            return cls(bits="off")
+        return cls(bits=space.bound.bit_length() + 1, clip=space.clip)
 
     def __call__(
         self, x: Array, *, scale: Array | float | None = None, offset: Array | float | None = None
@@ -91,8 +100,9 @@ class Grid:
         dtype = np.int8 if self.bound < 2**7 else np.int16
         rows = np.empty((len(x), space.width), dtype if self.bound else np.float64)
         rows[:, -1] = bias(self.step, self.bound)
-        for start in range(0, len(x), _ROWS_AT_A_TIME):
-            part = slice(start, start + _ROWS_AT_A_TIME)
+        rows_at_a_time = max(1, _ENTRIES_AT_A_TIME // space.width)
+        for start in range(0, len(x), rows_at_a_time):
+            part = slice(start, start + rows_at_a_time)
             real = _real(x[part], scale, offset, start)
             rows[part, :-1] = self._rounded(real)
         return Features(rows, space)
@@ -115,7 +125,11 @@ def _scaled_with_rms(real: Floats) -> tuple[Floats, Floats]:
     integers (exact); one division and one square root remain, which IEEE rounds in one way only.
     """
     _, exponent = np.frexp(np.abs(real).max(axis=1, initial=0.0))
-    scaled: Floats = np.ldexp(real, (_RMS_BITS - exponent)[:, None])
+    shift = _RMS_BITS - exponent
+    if np.abs(shift, dtype=np.int64).max(initial=0) < 1000:  # the power itself is representable
+        scaled: Floats = real * np.ldexp(1.0, shift)[:, None]
+    else:
+        scaled = np.ldexp(real, shift[:, None])
     whole = np.rint(scaled).astype(np.int64)
     mean_square = np.einsum("ij,ij->i", whole, whole) / max(1, real.shape[1])
     return scaled, np.sqrt(mean_square)

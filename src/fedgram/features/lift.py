@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import erf
@@ -94,12 +94,8 @@ class Lift:
         if inputs.exact:
             table = self._table(inputs)
             detail += f", table {hashlib.sha256(table.tobytes()).hexdigest()[:16]}"
-        return Space(
-            width=self.width + 1,
-            unit=inputs.unit,
-            bound=inputs.bound,
-            steps=(*inputs.steps, f"lift({detail})"),
-        )
+        steps = (*inputs.steps, f"lift({detail})")
+        return replace(inputs, width=self.width + 1, steps=steps)
 
     def _lifted(self, features: Features) -> Features:
         inputs, space = features.space, self.space(features.space)

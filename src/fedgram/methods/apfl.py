@@ -36,7 +36,7 @@ class APFL:
     """
 
     ridge: float = 100.0
-    refinement_ridge: float = 1000.0
+    refinement_ridge: float = 300.0
     balance: float = 0.5
     primary: Lift = Lift()
     refinement: Lift = Lift(seed=1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgram import codec
 from fedgram.client import Client
-from fedgram.errors import ConfigError
+from fedgram.errors import ConfigError, MismatchError
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation, Tailored
 from fedgram.heads import Linear, Predictor, Whole
@@ -46,7 +46,7 @@ class FedHiP:
         Who solves: "server", "client", or "auto" (the server, unless the federation is private).
     """
 
-    alpha: float = 30.0
+    alpha: float = 10.0
     ridge: float = 100.0
     lift: Lift = Lift()
     solver: Literal["auto", "server", "client"] = "auto"
@@ -92,7 +92,10 @@ class FedHiP:
         return self._head(stored, total)
 
     def _solved_at_client(self, samples: Samples, whole: Whole) -> Linear:
-        features = self.lift(samples.features)
+        features, agreed = self.lift(samples.features), whole.total.space
+        if features.space != agreed:
+            detail = agreed.difference(features.space)
+            raise MismatchError(f"the total was made with other settings: {detail}")
         if len(features) >= features.space.width:  # Woodbury would be the larger problem
             return self._mixed(whole, Statistics.of(features, samples.labels))
         rows = features.values.astype(np.float64)

@@ -22,7 +22,7 @@ class Local:
         Random projection and activation before the head; width 0 for none.
     """
 
-    ridge: float = 10.0
+    ridge: float = 30.0
     lift: Lift = Lift()
 
     def fit(self, federation: Federation) -> Iterator[None]:

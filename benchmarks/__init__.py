@@ -1,0 +1,1 @@
+"""Ratios against the machine's own BLAS and against the papers' algorithms, in one run."""

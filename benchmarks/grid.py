@@ -1,0 +1,65 @@
+"""What the integer grid costs: test accuracy of one central ridge regression by number of bits.
+
+FEDGRAM_DATA=... python -m benchmarks.grid [--ridge 30]
+
+The default clips were chosen on validation parts of the training samples of three of these sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from fedgram import (
+    Dataset,
+    FedgramError,
+    Grid,
+    Labels,
+    Lift,
+    Linear,
+    Plan,
+    Statistics,
+    load,
+    predict,
+)
+from fedgram.data.partition import fixed_split
+from fedgram.data.sources import TEST
+
+SOURCES = (
+    "digits",
+    "banking77_minilm_l6.npz",
+    "pacs_efficientnet_lite0.npz",
+    "cifar100_efficientnet_lite0.npz",
+)
+BITS = ("off", 16, 8, 6, 4, 3, 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ridge", type=float, default=30.0)
+    parser.add_argument("--lift", type=int, default=0, help="width of a ReLU lift; 0 for none")
+    arguments = parser.parse_args()
+    print("test accuracy in % by grid.bits:", *BITS)
+    for source in SOURCES:
+        try:
+            data = load(source)
+        except FedgramError as error:
+            print(f"{source}: skipped, {error}")
+            continue
+        lift = Lift(width=arguments.lift)
+        accuracies = [accuracy(data, Grid(bits=bits), lift, arguments.ridge) for bits in BITS]
+        print(f"{source:34}", *(f"{100 * value:6.2f}" for value in accuracies), flush=True)
+
+
+def accuracy(data: Dataset, grid: Grid, lift: Lift, ridge: float) -> float:
+    features = lift(grid(data.x, scale=data.scale, offset=data.offset))
+    labels = Labels(data.y, data.classes)
+    tested = fixed_split(data, Plan()) == TEST
+    train, test = np.flatnonzero(~tested), np.flatnonzero(tested)
+    head = Linear.of(Statistics.of(features.take(train), labels.take(train)), ridge=ridge)
+    return float(np.mean(predict(head, features.take(test)) == data.y[test]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+from fedgram.cli import main
+
+main()

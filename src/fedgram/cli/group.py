@@ -1,0 +1,33 @@
+"""The command group: one-line errors and documented exit codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fedgram.errors import FedgramError
+
+
+class Commands(click.Group):
+    """Print fedgram's own errors in one line and end with their exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FedgramError as error:
+            click.echo(f"fedgram: error: {error}", err=True)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("fedgram: interrupted; what was recorded is kept", err=True)
+            ctx.exit(130)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fedgram")
+def main() -> None:
+    """Federated learning that is solved, not trained.
+
+    Exit codes: 0 done, 2 wrong usage or configuration, 3 unusable data, 4 values that must not be
+    added, 5 exactness cannot be kept, 6 nothing to solve, 7 refused for privacy, 130 interrupted.
+    """

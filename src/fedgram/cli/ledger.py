@@ -1,0 +1,226 @@
+"""Contributions by file, and the ledger that adds them up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedgram import codec
+from fedgram.cli.group import main
+from fedgram.client import Client
+from fedgram.contribution import Contribution
+from fedgram.data.sources import TEST, load
+from fedgram.engines.ledgered import Ledgered
+from fedgram.errors import ConfigError, DataError
+from fedgram.experiment import config as configuration
+from fedgram.ledger import Certificate, Ledger
+from fedgram.method import Method, shared_digest
+from fedgram.samples import Labels, Samples
+from fedgram.stats import Statistics
+
+PATH = click.Path(path_type=Path, dir_okay=False)
+ledger_argument = click.argument("ledger", type=PATH)
+method_option = click.option("-m", "--method", "name", default="afl", show_default=True)
+set_option = click.option(
+    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@main.command()
+@click.argument("data")
+@click.option("-o", "--out", type=PATH, required=True, help="File to write.")
+@click.option("--client", required=True, help="Name of this site.")
+@click.option("--remove", is_flag=True, help="Take these samples away again.")
+@click.option("--tag", default="", help="Tells equal increments apart.")
+@method_option
+@set_option
+def contribute(
+    data: str, out: Path, client: str, remove: bool, tag: str, name: str, overrides: tuple[str, ...]
+) -> None:
+    """Write this site's sums to a file that may leave the site.
+
+    DATA is a feature file; its test samples (split 2), if any, stay out.
+
+    Example: fedgram contribute north/features.npz --client north -o north.contribution
+    """
+    method, samples = site_samples(data, name, overrides)
+    step = getattr(method, "statistics", None)
+    if step is None:
+        raise ConfigError(f"method {name!r} sends no statistics; use afl, fedhip or apfl")
+    statistics: Statistics = step(Client(id=client, train=samples, valid=samples.take([])), None)
+    statistics = -statistics if remove else statistics
+    codec.save(out, Contribution(client=client, statistics=statistics, tag=tag))
+    click.echo(f"{out}: {statistics.count} samples of {client}, {out.stat().st_size} bytes")
+
+
+def site_samples(source: str, name: str, overrides: tuple[str, ...]) -> tuple[Method, Samples]:
+    """Return a method and the labelled samples of one site's file, as its steps see them."""
+    settings = configuration.load(None, overrides, [name])
+    data = load(source)
+    features = settings.grid(data.x, scale=data.scale, offset=data.offset)
+    samples = Samples(features, Labels(data.y, data.classes))
+    if data.split is not None:
+        samples = samples.take(np.flatnonzero(data.split != TEST))
+    if not len(samples):
+        raise DataError(f"{source}: there are no training samples")
+    return settings.make(name), samples
+
+
+@main.group()
+def ledger() -> None:
+    """Keep the account of who is in the total."""
+
+
+@ledger.command()
+@ledger_argument
+@click.option("--classes", help="Fix the class list: names separated by commas.")
+def init(ledger: Path, classes: str | None) -> None:
+    """Make an empty ledger."""
+    with Ledger.create(ledger, classes=classes.split(",") if classes else None):
+        click.echo(f"{ledger}: made")
+
+
+@ledger.command()
+@ledger_argument
+@click.argument("contributions", nargs=-1, required=True, type=PATH)
+def join(ledger: Path, contributions: tuple[Path, ...]) -> None:
+    """Add new members."""
+    with Ledger.open(ledger) as book:
+        for part in _contributions(contributions):
+            book.join(part.client, part.statistics, tag=part.tag)
+            _say(book, f"{part.client} joined with {part.statistics.count} samples")
+
+
+@ledger.command()
+@ledger_argument
+@click.argument("contributions", nargs=-1, required=True, type=PATH)
+def stream(ledger: Path, contributions: tuple[Path, ...]) -> None:
+    """Add increments of members; one made with --remove takes samples away."""
+    with Ledger.open(ledger) as book:
+        for part in _contributions(contributions):
+            book.stream(part.client, part.statistics, tag=part.tag)
+            _say(book, f"{part.client}: {part.statistics.count:+d} samples")
+
+
+@ledger.command()
+@ledger_argument
+@click.argument("client")
+def leave(ledger: Path, client: str) -> None:
+    """Take a member out of the total; its contributions are kept for audit."""
+    with Ledger.open(ledger) as book:
+        book.leave(client)
+        _say(book, f"{client} left")
+
+
+@ledger.command()
+@ledger_argument
+@click.argument("client")
+@click.option("--certificate", type=PATH, help="File to write the certificate to.")
+def forget(ledger: Path, client: str, certificate: Path | None) -> None:
+    """Take a client out, erase all it ever sent, and certify it."""
+    with Ledger.open(ledger) as book:
+        shown = json.dumps(book.forget(client).plain(), indent=2)
+    if certificate:
+        certificate.write_text(shown + "\n", encoding="utf-8")
+    click.echo(shown)
+
+
+@ledger.command()
+@ledger_argument
+@json_option
+def show(ledger: Path, as_json: bool) -> None:
+    """Show members, total and history."""
+    with Ledger.open(ledger) as book:
+        total, history = book.total, book.history()
+        about: dict[str, Any] = {
+            "members": book.members,
+            "samples": total.count,
+            "classes": list(total.classes),
+            "made_by": list(book.space.steps),
+            "total_digest": history[-1].total_digest,
+            "history": [asdict(event) for event in history],
+        }
+    if as_json:
+        click.echo(json.dumps(about, indent=2))
+        return
+    click.echo(f"members   {', '.join(about['members']) or 'none'}")
+    click.echo(f"samples   {about['samples']}")
+    click.echo(f"classes   {', '.join(about['classes']) or 'none'}")
+    click.echo(f"made by   {' -> '.join(about['made_by']) or 'nothing yet'}")
+    click.echo(f"total     {about['total_digest']}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("time", "what", "client", "samples", "total"):
+        table.add_column(header)
+    for event in history:
+        samples = "" if event.samples is None else f"{event.samples:+d}"
+        cells = (event.time, event.what, event.client or "", samples, event.total_digest[:12])
+        table.add_row(*map(escape, cells))
+    Console().print(table)
+
+
+@ledger.command()
+@ledger_argument
+@click.argument("certificate", required=False, type=PATH)
+def verify(ledger: Path, certificate: Path | None) -> None:
+    """Recompute the total from the stored contributions; check a certificate too."""
+    shown = None
+    if certificate:
+        try:
+            shown = Certificate.read(json.loads(certificate.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{certificate}: cannot be read ({error})") from error
+    with Ledger.open(ledger) as book:
+        digest = book.verify(shown)
+    click.echo(f"{digest}  the total is the sum of the members' contributions")
+    if shown:
+        click.echo(f"{shown.total_digest}  after the deletion of {shown.client}, as certified")
+
+
+@ledger.command()
+@ledger_argument
+@click.option("-o", "--out", type=PATH, required=True, help="File to write what is shared to.")
+@method_option
+@set_option
+@json_option
+def solve(ledger: Path, out: Path, name: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Solve the total with a method and record that it was published.
+
+    Example: fedgram ledger solve study.ledger -m apfl -o shared.safetensors
+    """
+    method = configuration.load(None, overrides, [name]).make(name)
+    with Ledger.open(ledger) as book:
+        shared = next(iter(method.fit(Ledgered(book.total, book.members))))
+        digest = shared_digest(method, shared)
+        if digest is None:
+            raise ConfigError(f"method {name!r} shares nothing; use afl, fedhip or apfl")
+        codec.save(out, shared)
+        book.publish(shared_digest=digest, model=str(out))
+        samples = book.total.count
+    if as_json:
+        about = {"method": name, "samples": samples, "shared_digest": digest, "model": str(out)}
+        click.echo(json.dumps(about, indent=2))
+    else:
+        click.echo(f"{digest}  {name} on {samples} samples -> {out}")
+
+
+def _contributions(paths: tuple[Path, ...]) -> Iterator[Contribution]:
+    for path in paths:
+        part = codec.load(path)
+        if not isinstance(part, Contribution):
+            raise DataError(f"{path}: not a contribution; make one with 'fedgram contribute'")
+        yield part
+
+
+def _say(book: Ledger, what: str) -> None:
+    click.echo(f"{book.history()[-1].total_digest}  {what}")

@@ -1,0 +1,129 @@
+"""Run methods, list them, compare recorded runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from fedgram import method as methods_module
+from fedgram.cli.group import main
+from fedgram.cli.screen import print_table, progress
+from fedgram.data.sources import load as load_data
+from fedgram.experiment import config as configuration
+from fedgram.experiment.compare import runs as recorded
+from fedgram.experiment.record import Record
+from fedgram.experiment.runner import run as run_method
+from fedgram.experiment.sites import sites
+
+
+@main.command()
+@click.argument("config", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("-m", "--method", "methods", multiple=True, help="Method to run; may be repeated.")
+@click.option(
+    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to record the runs in.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def run(
+    config: Path | None,
+    methods: tuple[str, ...],
+    overrides: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Run methods on a federation and print what they reach.
+
+    Without arguments: the embedded digits, 20 clients with Dirichlet 0.1 label skew, and the
+    methods local, afl, fedhip and apfl.
+
+    Example: fedgram run -m afl -m apfl -s data.clients=50 -s method.apfl.balance=0.3 --out runs/a
+    """
+    settings = configuration.load(config, overrides, methods)
+    data = load_data(settings.data.source)
+    everybody = sites(data, settings.data, settings.grid)
+    results = []
+    with progress(shown=not as_json) as follow:
+        for name in settings.methods:
+            method = settings.make(name)
+            record = Record(
+                out / Path(name).stem if out else None,
+                {"method": name, "parameters": asdict(method), "config": settings.plain()},  # type: ignore[call-overload]
+            )
+            result = run_method(
+                method,
+                everybody,
+                name=name,
+                seed=settings.engine.seed,
+                workers=settings.engine.workers,
+                private=settings.engine.private,
+                record=record,
+                on_reply=follow(name),
+            )
+            results.append(result.plain())
+    if as_json:
+        click.echo(json.dumps({"runs": results}, indent=2))
+        return
+    title = f"{data.name}: {len(everybody.members)} clients, {_dealt(settings.data)}"
+    print_table(title, results)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a text.")
+def methods(as_json: bool) -> None:
+    """List the methods with their parameters and defaults."""
+    listed: list[dict[str, Any]] = []
+    for name in methods_module.names():
+        kind = methods_module.find(name)
+        parameters = [
+            {"name": p.name, "default": _plain(p.default), "text": p.text}
+            for p in methods_module.parameters(kind)
+        ]
+        listed.append(
+            {"name": name, "summary": methods_module.summary(kind), "parameters": parameters}
+        )
+    if as_json:
+        click.echo(json.dumps({"methods": listed}, indent=2))
+        return
+    console = Console()
+    for entry in listed:
+        console.print(f"[bold]{entry['name']}[/bold]  {escape(entry['summary'])}")
+        for parameter in entry["parameters"]:
+            default = escape(_shown(parameter["default"]))
+            console.print(f"    {parameter['name']} = {default}", highlight=False)
+            console.print(f"        [dim]{escape(parameter['text'])}[/dim]", highlight=False)
+
+
+@main.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def compare(folders: tuple[Path, ...], as_json: bool) -> None:
+    """Show recorded runs side by side.
+
+    Example: fedgram compare runs/a runs/b
+    """
+    results = recorded(folders)
+    if as_json:
+        click.echo(json.dumps({"runs": results}, indent=2))
+        return
+    print_table("recorded runs", results, label="run")
+
+
+def _dealt(data: configuration.Data) -> str:
+    skew = f" {data.dirichlet:g}" if data.partition == "dirichlet" else ""
+    return f"{data.partition}{skew}, {data.split} split"
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_shown(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)

@@ -1,0 +1,102 @@
+"""What is drawn on the terminal: tables and progress bars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+OnReply = Callable[[str, int, int], None]
+COLUMNS = {
+    "client\nmean": "client_mean",
+    "sample\nmean": "sample_mean",
+    "worst\ndecile": "worst_decile",
+    "whole\ntest": "global",
+    "bal-\nanced": "balanced",
+}
+
+
+def print_table(title: str, results: list[dict[str, Any]], label: str = "method") -> None:
+    """Draw results side by side, with what there is to say about them below."""
+    table = Table(
+        title=title,
+        caption="accuracy in %, bytes per client",
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column(label, overflow="fold")
+    for header in (*COLUMNS, "bytes\nup", "bytes\ndown", "seconds"):
+        table.add_column(header, justify="right", no_wrap=True)
+    best = max(result["accuracy"]["client_mean"] for result in results)
+    for result in results:
+        cells = [f"{100 * result['accuracy'][key]:.1f}" for key in COLUMNS.values()]
+        if result["accuracy"]["client_mean"] == best:
+            cells[0] = f"[bold]{cells[0]}[/bold]"
+        size = [_bytes(result["bytes"][key]) for key in ("up", "down")]
+        table.add_row(escape(str(result[label])), *cells, *size, f"{result['seconds']:.2f}")
+    console = Console()
+    console.print(table)
+    for note in dict.fromkeys(note for result in results for note in _notes(result, label)):
+        console.print(note, highlight=False, markup=False)
+
+
+def _notes(result: dict[str, Any], label: str) -> Iterator[str]:
+    if not result.get("finished", True):
+        yield f"{result[label]}: interrupted after round {result['rounds']}"
+    if result["untested_clients"]:
+        yield (
+            f"{result['untested_clients']} of {result['clients']} clients have no test samples "
+            "and are left out of client means"
+        )
+    if result["holdout"]:
+        accuracy = 100 * result["holdout"]["accuracy"]["client_mean"]
+        yield (
+            f"{result[label]}: {result['holdout']['clients']} clients held out of training reach "
+            f"a client mean of {accuracy:.1f} %"
+        )
+
+
+@contextmanager
+def progress(*, shown: bool) -> Iterator[Callable[[str], OnReply]]:
+    """Draw on standard error, and only on a terminal."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not (shown and console.is_terminal),
+    ) as bar:
+
+        def follow(name: str) -> OnReply:
+            task = bar.add_task(name)
+
+            def reply(step: str, done: int, total: int) -> None:
+                bar.update(
+                    task,
+                    description=f"{name}: {step.strip('_').replace('_', ' ')}",
+                    completed=done,
+                    total=total,
+                )
+
+            return reply
+
+        yield follow
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

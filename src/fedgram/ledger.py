@@ -1,0 +1,286 @@
+"""Who is in the total: join, stream, leave, forget, and what can be proven afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fedgram.contribution import Contribution, checked_classes, merged
+from fedgram.errors import DataError, LedgerError, MismatchError
+from fedgram.ledger_file import Event, LedgerFile
+from fedgram.samples import NOWHERE, Space
+from fedgram.stats import Statistics
+
+_KIND = "fedgram certificate of deletion, format 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What can be shown after a deletion.
+
+    ``total_digest`` is the digest of the total that remains. It equals that of a ledger that never
+    had the client, which anybody with the remaining contributions can recompute.
+    """
+
+    client: str
+    time: str
+    event: int
+    total_digest: str
+    samples: int
+    members: list[str]
+    published_with: list[dict[str, Any]]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the certificate for JSON."""
+        return {"kind": _KIND, **asdict(self)}
+
+    @classmethod
+    def read(cls, plain: Any) -> Self:
+        """Return the certificate that `plain` gave."""
+        try:
+            if plain.pop("kind") != _KIND:
+                raise KeyError
+            return cls(**plain)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise DataError("not a certificate of deletion that this fedgram reads") from error
+
+
+class Ledger:
+    """A durable total of contributions, with its members and its history.
+
+    Every change is one transaction on the disk. Class lists merge by name, in alphabetical order.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from fedgram.samples import Features, Labels
+    >>> def of(*rows):
+    ...     features = Features(np.array(rows, dtype=np.int8), Space(width=2, bound=127))
+    ...     return Statistics.of(features, Labels(np.zeros(len(rows), int), ("a", "b")))
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(Path(folder) / "l") as ledger:
+    ...     ledger.join("north", of([1, 2]))
+    ...     before = ledger.total.digest()
+    ...     ledger.join("south", of([3, 4], [5, 6]))
+    ...     certificate = ledger.forget("south")
+    ...     certificate.total_digest == before, ledger.members
+    (True, ['north'])
+    """
+
+    def __init__(self, file: LedgerFile) -> None:
+        self._file = file
+
+    @classmethod
+    def create(cls, path: Path, *, classes: Sequence[str] | None = None) -> Self:
+        """Make an empty ledger; with `classes`, other classes than these are refused."""
+        checked = None if classes is None else sorted(checked_classes(classes))
+        file = LedgerFile(path, create=True)
+        with file.transaction():
+            file.put("classes", checked)
+        return cls(file)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open an existing ledger."""
+        return cls(LedgerFile(path, create=False))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    @property
+    def members(self) -> list[str]:
+        """Names of the clients in the total, sorted."""
+        return self._file.clients(members_only=True)
+
+    @property
+    def total(self) -> Statistics:
+        """The sum of the members' contributions."""
+        return self._file.total
+
+    @property
+    def space(self) -> Space:
+        """The space agreed on by the first contribution; nowhere before it."""
+        plain = self._file.get("space")
+        return Space(**{**plain, "steps": tuple(plain["steps"])}) if plain else NOWHERE
+
+    def history(self) -> list[Event]:
+        """Return all events, oldest first."""
+        return self._file.events()
+
+    def join(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
+        """Add a new member's statistics."""
+        if client in self.members:
+            raise LedgerError(
+                f"client {client}: is a member already; send what is new with 'stream'"
+            )
+        _refuse_negative(client, statistics)
+        self._add("join", Contribution(client=client, statistics=statistics, tag=tag))
+
+    def stream(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
+        """Add an increment of a member; a negative one removes samples, here and on the disk."""
+        self._require_member(client)
+        contribution = Contribution(client=client, statistics=statistics, tag=tag)
+        if statistics.count < 0:
+            self._remove(contribution)
+        else:
+            self._add("stream", contribution)
+
+    def leave(self, client: str) -> None:
+        """Take a member out of the total; its contributions are kept for audit."""
+        self._require_member(client)
+        with self._file.transaction():
+            gone = self._merged(self._file.stored(client))
+            self._file.retire(client)
+            total = self._take_out(gone)
+            self._file.add_event("leave", total, client=client)
+
+    def forget(self, client: str) -> Certificate:
+        """Take a client out and erase all it ever sent; return what can be shown of it."""
+        if client not in self._file.clients(members_only=False):
+            raise LedgerError(f"client {client}: nothing of it is here; members: {self._named()}")
+        published = [
+            {"time": event.time, **event.detail}
+            for event in self.history()
+            if event.what == "publish" and client in event.detail["members"]
+        ]
+        with self._file.transaction():
+            gone = self._merged(self._file.stored(client))
+            self._file.erase(client)
+            total = self._take_out(gone)
+            detail = {"published_with": published}
+            number = self._file.add_event("forget", total, client=client, detail=detail)
+        self._file.compact()
+        event = next(event for event in self.history() if event.seq == number)
+        return Certificate(
+            client=client,
+            time=event.time,
+            event=event.seq,
+            total_digest=event.total_digest,
+            samples=total.count,
+            members=self.members,
+            published_with=published,
+        )
+
+    def publish(self, *, shared_digest: str, model: str) -> None:
+        """Record that a model was made from the current total."""
+        with self._file.transaction():
+            total = self.total
+            detail = {"shared_digest": shared_digest, "model": model, "members": self.members}
+            self._file.add_event("publish", total, samples=total.count, detail=detail)
+
+    def verify(self, certificate: Certificate | None = None) -> str:
+        """Recompute the total from the stored contributions and return its digest.
+
+        With a certificate, check too that its deletion is in this ledger's history with that
+        digest, and that nothing of the client is stored unless it came back since.
+        """
+        self._file.check()
+        recomputed = self._merged(self._file.stored())
+        for _ in self._file.stored(member=False):
+            pass  # checks the checksums of what is kept for audit
+        digest = recomputed.digest()
+        if self.total != recomputed or digest != self.history()[-1].total_digest:
+            raise LedgerError(
+                f"{self._file.path}: the total is not the sum of its contributions; restore it "
+                "from a copy"
+            )
+        if certificate is not None:
+            self._verify_deletion(certificate)
+        return digest
+
+    def _verify_deletion(self, certificate: Certificate) -> None:
+        said = ("forget", certificate.client, certificate.total_digest)
+        later: list[Event] | None = None
+        for event in self.history():
+            if event.seq == certificate.event and said == (
+                event.what,
+                event.client,
+                event.total_digest,
+            ):
+                later = []
+            elif later is not None:
+                later.append(event)
+        if later is None:
+            raise LedgerError("the certificate is not of this ledger")
+        back = any(e.client == certificate.client and e.what == "join" for e in later)
+        if not back and certificate.client in self._file.clients(members_only=False):
+            raise LedgerError(f"client {certificate.client}: contributions are still stored")
+
+    def _add(self, what: str, contribution: Contribution) -> None:
+        client, statistics = contribution.client, contribution.statistics
+        with self._file.transaction():
+            self._agree(contribution)
+            if contribution.id in self._file.ids():
+                raise LedgerError(
+                    f"client {client}: this very contribution is in already; give a repeated one "
+                    "another tag"
+                )
+            self._file.store(contribution)
+            self._file.total = total = self._merged([self.total, statistics])
+            self._file.add_event(
+                what, total, client=client, samples=statistics.count, detail={"id": contribution.id}
+            )
+
+    def _remove(self, contribution: Contribution) -> None:
+        """Fold a negative increment into what it takes away from, so that nothing of it stays."""
+        client, statistics = contribution.client, contribution.statistics
+        with self._file.transaction():
+            self._agree(contribution)
+            rest = self._merged([*self._file.stored(client), statistics])
+            _refuse_negative(client, rest)
+            self._file.erase(client, members_only=True)
+            self._file.store(Contribution(client=client, statistics=rest, tag="after a removal"))
+            self._file.total = total = self._merged([self.total, statistics])
+            self._file.add_event("remove", total, client=client)
+        self._file.compact()
+
+    def _take_out(self, gone: Statistics) -> Statistics:
+        """Subtract from the total, and drop the classes that no member has any more."""
+        total = Statistics.zero()
+        if self.members:
+            total = self._merged([self.total, -gone])
+            if self._file.get("classes") is None:
+                kept = {name for part in self._file.stored() for name in part.classes}
+                total = total.arranged(sorted(kept))
+        self._file.total = total
+        return total
+
+    def _merged(self, parts: Iterable[Statistics]) -> Statistics:
+        return merged(parts, self._file.get("classes"))
+
+    def _agree(self, contribution: Contribution) -> None:
+        """Hold the first contribution's space, and refuse others by what differs."""
+        space, agreed = contribution.statistics.space, self.space
+        if space == NOWHERE:
+            raise LedgerError(f"client {contribution.client}: the contribution is empty")
+        if agreed == NOWHERE:
+            self._file.put("space", asdict(space))
+        elif space != agreed:
+            raise MismatchError(
+                f"client {contribution.client}: made in another way than this ledger's "
+                f"contributions: {agreed.difference(space)}; contribute again with equal settings"
+            )
+
+    def _require_member(self, client: str) -> None:
+        if client not in self.members:
+            raise LedgerError(f"client {client}: not a member; members: {self._named()}")
+
+    def _named(self) -> str:
+        return ", ".join(self.members) or "none"
+
+
+def _refuse_negative(client: str, statistics: Statistics) -> None:
+    if statistics.count < 0 or (statistics.diagonal() < 0).any():
+        raise LedgerError(
+            f"client {client}: more would be taken away than there is; was it removed already?"
+        )
