@@ -22,11 +22,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as _unpack
 from safetensors.numpy import save as _pack
 
-from fedgram.errors import DataError
+from fedgram.errors import DataError, FedgramError
 
 FORMAT = 1
 _KEY = "fedgram"
 _KINDS: dict[str, type] = {}
+# What taking damaged or foreign content apart may raise.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 _WIDTHS = (np.int8, np.int16, np.int32)
 
 Kind = TypeVar("Kind", bound=type)
@@ -68,7 +70,7 @@ def decode(data: bytes, *, origin: str = "message") -> Any:
         )
     try:
         return _rebuild(header["value"], _unpack(data))
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, FedgramError, *_DAMAGE) as error:
         raise DataError(f"{origin}: damaged or foreign content ({error})") from error
 
 
@@ -85,8 +87,7 @@ def digest(value: Any) -> str:
     """
     skeleton, arrays = _flatten(value)
     total = hashlib.sha256(_canonical_json(skeleton).encode())
-    for name in sorted(arrays):
-        array = arrays[name]
+    for name, array in arrays.items():
         total.update(f"\n{name} {array.dtype.name} {array.shape}\n".encode())
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         total.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
@@ -158,21 +159,26 @@ def _flatten(value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
         if node is None or isinstance(node, bool | int | float | str):
             return node
         if isinstance(node, np.ndarray):
-            arrays[path] = node
-            return {"$": "array", "name": path, "dtype": node.dtype.name}
+            name = f"{len(arrays)} {path}".strip()  # the number keeps equal paths apart
+            arrays[name] = node
+            return {"$": "array", "name": name, "dtype": node.dtype.name}
         if isinstance(node, list | tuple):
-            items = [walk(item, _join(path, str(i))) for i, item in enumerate(node)]
+            items = [walk(item, f"{path}.{i}") for i, item in enumerate(node)]
             return items if isinstance(node, list) else {"$": "tuple", "items": items}
         if isinstance(node, dict):
-            return {"$": "dict", "items": {k: walk(v, _join(path, k)) for k, v in node.items()}}
+            return {"$": "dict", "items": walk_named(node, path)}
         kind = type(node)
         if _KINDS.get(kind.__name__) is not kind:
             raise TypeError(f"a {kind.__name__} cannot be encoded; see fedgram.codec.register")
-        fields = [f.name for f in dataclasses.fields(node) if f.init]
-        return {
-            "$": kind.__name__,
-            "items": {name: walk(getattr(node, name), _join(path, name)) for name in fields},
-        }
+        carried = [f.name for f in dataclasses.fields(node) if f.metadata.get("carried", True)]
+        values = {name: getattr(node, name) for name in carried}
+        return {"$": kind.__name__, "items": walk_named(values, path)}
+
+    def walk_named(values: dict[str, Any], path: str) -> dict[str, Any]:
+        for key in values:
+            if not isinstance(key, str):
+                raise TypeError(f"only texts can name values, not {key!r}")
+        return {key: walk(values[key], f"{path}.{key}".strip(".")) for key in sorted(values)}
 
     return walk(value, ""), arrays
 
@@ -195,26 +201,24 @@ def _header(data: bytes, origin: str) -> dict[str, Any]:
     """Return our JSON header, read from the safetensors header at the start of `data`."""
     try:
         size = int.from_bytes(data[:8], "little")
-        header: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
-    except (ValueError, KeyError, TypeError) as error:
+        header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
+    except _DAMAGE as error:
         raise DataError(f"{origin}: not written by fedgram, or cut short") from error
+    if not isinstance(header, dict):
+        raise DataError(f"{origin}: not written by fedgram")
     return header
 
 
 def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype != np.int64 or array.size == 0:
-        return np.ascontiguousarray(array)
-    low, high = int(array.min()), int(array.max())
-    for width in _WIDTHS:
-        limits = np.iinfo(width)
-        if limits.min <= low and high <= limits.max:
-            return np.ascontiguousarray(array, dtype=width)
-    return np.ascontiguousarray(array)
+    kind = array.dtype.type
+    if array.dtype == np.int64 and array.size:
+        low, high = int(array.min()), int(array.max())
+        for width in _WIDTHS:
+            if np.iinfo(width).min <= low and high <= np.iinfo(width).max:
+                kind = width
+                break
+    return np.asarray(array, kind, order="C")
 
 
 def _canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

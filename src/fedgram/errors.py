@@ -50,3 +50,9 @@ class LedgerError(FedgramError):
     """A ledger that cannot be used, or an operation that does not fit what is in it."""
 
     exit_code = 8
+
+
+class LawError(FedgramError):
+    """A law that a method does not keep."""
+
+    exit_code = 9

@@ -114,10 +114,15 @@ def self_test(dtype: np.dtype[Any]) -> None:
     """Refuse to go on where this machine's BLAS does not multiply integers exactly.
 
     A BLAS in a reduced-precision mode (TF32, bfloat16) would break the promise silently. The test
-    block is the hardest the rule admits: its column sums of squares reach the limit.
+    block is close to the hardest the rule admits.
     """
     check(lambda rows: _syrk(rows, np.zeros((rows.shape[1],) * 2, dtype, order="F")).T, dtype)
     check(lambda rows: _gemm(rows.T, rows), dtype)
+    # A lift multiplies larger integers by signs: the highest bits must survive too.
+    wide = np.random.default_rng(1).integers(0, EXACT_UP_TO[dtype] // 64, (64, 64), endpoint=True)
+    signs = np.where(np.random.default_rng(2).integers(0, 2, (64, 64)), 1, -1)
+    if not np.array_equal(_gemm(wide.astype(dtype), signs.astype(dtype)), wide @ signs):
+        raise _inexact(dtype)
 
 
 def check(gram: Callable[[Array], Array], dtype: np.dtype[Any]) -> None:
@@ -130,11 +135,15 @@ def check(gram: Callable[[Array], Array], dtype: np.dtype[Any]) -> None:
     whole[0] = top
     upper = np.triu(gram(whole.astype(dtype)))
     if not np.array_equal(upper.astype(np.int64), np.triu(whole.T @ whole)):
-        raise ExactnessError(
-            f"this machine's BLAS does not multiply {dtype.name} integers exactly "
-            "(a reduced-precision mode such as TF32 or bfloat16?); switch that mode off, or set "
-            "grid.bits = 'off' to give up exactness"
-        )
+        raise _inexact(dtype)
+
+
+def _inexact(dtype: np.dtype[Any]) -> ExactnessError:
+    return ExactnessError(
+        f"this machine's BLAS does not multiply {dtype.name} integers exactly "
+        "(a reduced-precision mode such as TF32 or bfloat16?); switch that mode off, or set "
+        "grid.bits = 'off' to give up exactness"
+    )
 
 
 def _syrk(block: Array, out: Array) -> Array:

@@ -82,6 +82,7 @@ class Additive:
         if self.adopts():
             return other if op is operator.add else -other
         self._refuse_disagreement(other)
+        self._refuse_other_shapes(other)
         return dataclasses.replace(
             self, **{k: op(getattr(self, k), getattr(other, k)) for k in self._summed()}
         )
@@ -99,6 +100,14 @@ class Additive:
                 explain = getattr(ours, "difference", None)
                 detail = explain(theirs) if explain else f"{ours!r} and {theirs!r}"
                 raise MismatchError(f"{type(self).__name__}: {field.name} differs: {detail}")
+
+    def _refuse_other_shapes(self, other: Self) -> None:
+        for name in self._summed():  # NumPy would stretch one to fit the other
+            ours, theirs = np.shape(getattr(self, name)), np.shape(getattr(other, name))
+            if ours != theirs:
+                raise MismatchError(
+                    f"{type(self).__name__}: {name} differs in shape: {ours} and {theirs}"
+                )
 
 
 def _same(a: object, b: object) -> bool:

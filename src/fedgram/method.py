@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import importlib.util
 import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -132,11 +134,24 @@ def _only_method(module: ModuleType) -> type[Method]:
 
 
 def _module_at(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"{path}: there is no such file")
+    try:
+        source = str(path.resolve(strict=True))
+    except OSError as error:
+        raise ConfigError(f"{path}: there is no such file ({error.strerror})") from error
+    # A name of its own, whatever else is imported; dataclasses look their module up by it.
+    name = f"fedgram_method_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, source)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ConfigError(
+            f"{path}: cannot be imported ({type(error).__name__}: {error})"
+        ) from error
     return module
 
 

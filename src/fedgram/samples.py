@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -93,7 +93,7 @@ class Features:
 
     values: Array
     space: Space
-    memo: dict[Any, Features] | None = None
+    memo: dict[Any, Features] | None = field(default=None, metadata={"carried": False})
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.shape[1] != self.space.width:
@@ -101,6 +101,13 @@ class Features:
                 f"features of shape {self.values.shape} do not fit a space of width "
                 f"{self.space.width}"
             )
+        bound = self.space.bound
+        if (
+            bound
+            and self.values.size
+            and not (-bound <= self.values.min() <= self.values.max() <= bound)
+        ):
+            raise DataError(f"stored features must lie within -{bound} and {bound}")
 
     def __len__(self) -> int:
         return len(self.values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args, get_type_hints
 
@@ -30,28 +31,39 @@ def propose(word: str, known: Iterable[str]) -> str:
 
 
 def _converted(value: Any, hint: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return build(hint, value, where)  # type: ignore[arg-type]
-    options = get_args(hint)
-    if options and not isinstance(hint, type):  # a union or a Literal
-        return _one_of(value, options, where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    plain = hint if isinstance(hint, type) else None
-    if plain is None or (isinstance(value, plain) and not (plain is int and value is True)):
-        return value
-    raise ConfigError(f"{where} = {value!r}: a {plain.__name__} is wanted")
-
-
-def _one_of(value: Any, options: tuple[Any, ...], where: str) -> Any:
-    if value in [option for option in options if isinstance(option, str)]:
-        return value
+    options = _options(hint)
+    if value is None and type(None) in options:
+        return None
     for option in options:
-        if isinstance(option, str):
-            continue
-        try:
-            return _converted(value, option, where)
-        except ConfigError:
-            continue
-    wanted = " or ".join(getattr(o, "__name__", repr(o)) for o in options)
+        if isinstance(option, type):
+            fitting = _fitted(value, option, where)
+            if fitting is not None:
+                return fitting
+        elif value == option and type(value) is type(option):
+            return value
+    wanted = " or ".join(_wanted(o) for o in options if o is not type(None))
     raise ConfigError(f"{where} = {value!r}: {wanted} is wanted")
+
+
+def _fitted(value: Any, kind: type[Any], where: str) -> Any:
+    """Return the value as one of this type, None where it is none."""
+    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+        return build(kind, value, where)
+    if isinstance(value, bool) and kind is not bool:
+        return None
+    if kind is float and isinstance(value, int | float):
+        return float(value) if math.isfinite(value) else None
+    return value if isinstance(value, kind) else None
+
+
+def _options(hint: Any) -> list[Any]:
+    """Return the types and words that a type hint admits."""
+    if isinstance(hint, type) or not get_args(hint):
+        return [hint]
+    return [option for part in get_args(hint) for option in _options(part)]
+
+
+def _wanted(option: Any) -> str:
+    if option is float:
+        return "a finite number"
+    return f"a {option.__name__}" if isinstance(option, type) else repr(option)

@@ -11,6 +11,7 @@ import functools
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -23,7 +24,7 @@ THREADS = 1
 
 _lock = threading.Lock()
 _inside = 0
-_limit: contextlib.AbstractContextManager[object] | None = None
+_before: list[int] = []
 
 
 @contextlib.contextmanager
@@ -33,25 +34,39 @@ def steady() -> Iterator[None]:
     The limit holds for the whole process, so it is counted: the first to come sets it and the last
     to leave lifts it, whatever happens in other Python threads in between.
     """
-    global _inside, _limit
+    global _inside, _before
     with _lock:
         _inside += 1
         if _inside == 1:
-            _limit = _controller().limit(limits=THREADS, user_api="blas")
-            _limit.__enter__()
+            _before = [library.get_num_threads() for library in _libraries()]
+            _set_threads([THREADS] * len(_before))
     try:
         yield
     finally:
         with _lock:
             _inside -= 1
-            if _inside == 0 and _limit is not None:
-                _limit.__exit__(None, None, None)
-                _limit = None
+            if _inside == 0:
+                _set_threads(_before)
 
 
 @functools.cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
+def _libraries() -> list[Any]:
+    return [c for c in ThreadpoolController().lib_controllers if c.user_api == "blas"]
+
+
+def _set_threads(counts: list[int]) -> None:
+    """Set the number of threads from any Python thread.
+
+    Newer versions of threadpoolctl obey only the thread that set a limit first; ours is set and
+    lifted by whichever comes first and last, under a lock of our own.
+    """
+    for library, count in zip(_libraries(), counts, strict=True):
+        release = getattr(library, "clear_controlling_thread", None)
+        if release:
+            release(force=True)
+        library.set_num_threads(count)
+        if release:
+            release(force=True)
 
 
 @dataclass(frozen=True, eq=False)

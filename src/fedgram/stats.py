@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedgram import codec
-from fedgram.errors import ExactnessError, MismatchError, SolveError
+from fedgram.errors import DataError, ExactnessError, MismatchError, SolveError
 from fedgram.exact import Accumulator
 from fedgram.group import Additive, agreed
 from fedgram.samples import NOWHERE, Array, Features, Floats, Labels, Space
@@ -63,6 +63,13 @@ class Statistics(Additive):
     classes: tuple[str, ...] = agreed(default=())
 
     def __post_init__(self) -> None:
+        width = self.space.width
+        shapes = (width * (width + 1) // 2,), (width, len(self.classes))
+        if (self.gram.shape, self.moment.shape) != shapes:
+            raise DataError(
+                f"statistics of shapes {self.gram.shape} and {self.moment.shape} do not fit "
+                f"{width} features and {len(self.classes)} classes"
+            )
         if abs(self.count) > self.space.most_samples:
             raise ExactnessError(
                 f"a total of {self.count} samples might not be exact: this grid holds "
@@ -81,6 +88,8 @@ class Statistics(Additive):
         count, space = 0, NOWHERE
         classes: tuple[str, ...] = ()
         for features, labels in batches:
+            if len(features) != len(labels):
+                raise DataError(f"{len(features)} feature rows but {len(labels)} labels")
             if total is None:
                 space, classes = features.space, labels.classes
                 total = Accumulator(space.width, len(classes), space.bound)
@@ -195,9 +204,10 @@ class Tally(Additive):
     histogram: Array = field(default_factory=lambda: np.zeros(HISTOGRAM_BINS, np.int64))
     class_samples: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     class_correct: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    classes: tuple[str, ...] = agreed(default=())
 
     def adopts(self) -> bool:
-        return not self.class_samples.size
+        return not (self.clients or self.classes or self.class_samples.size)
 
     @classmethod
     def of(cls, predicted: Array, truth: Labels, *, everywhere: float = 0.0) -> Self:
@@ -219,6 +229,7 @@ class Tally(Additive):
             histogram=histogram,
             class_samples=np.bincount(truth.codes, minlength=width),
             class_correct=np.bincount(truth.codes[right], minlength=width),
+            classes=truth.classes,
         )
 
     @property

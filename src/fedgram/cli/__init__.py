@@ -1,6 +1,6 @@
 """The command line."""
 
-from fedgram.cli import ledger, models, run
+from fedgram.cli import check, ledger, models, run
 from fedgram.cli.group import main
 
-__all__ = ["ledger", "main", "models", "run"]
+__all__ = ["check", "ledger", "main", "models", "run"]

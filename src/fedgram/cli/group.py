@@ -29,5 +29,6 @@ def main() -> None:
     """Federated learning that is solved, not trained.
 
     Exit codes: 0 done, 2 wrong usage or configuration, 3 unusable data, 4 values that must not be
-    added, 5 exactness cannot be kept, 6 nothing to solve, 7 refused for privacy, 130 interrupted.
+    added, 5 exactness cannot be kept, 6 nothing to solve, 7 refused for privacy, 8 refused by the
+    ledger, 9 a law is broken, 130 interrupted.
     """

@@ -31,13 +31,15 @@ def print_table(title: str, results: list[dict[str, Any]], label: str = "method"
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     table.add_column(label, overflow="fold")
     for header in (*COLUMNS, "bytes\nup", "bytes\ndown", "seconds"):
         table.add_column(header, justify="right", no_wrap=True)
-    best = max(result["accuracy"]["client_mean"] for result in results)
+    means = [result["accuracy"]["client_mean"] for result in results]
+    best = max((mean for mean in means if mean is not None), default=None)
     for result in results:
-        cells = [f"{100 * result['accuracy'][key]:.1f}" for key in COLUMNS.values()]
+        cells = [_percent(result["accuracy"][key]) for key in COLUMNS.values()]
         if result["accuracy"]["client_mean"] == best:
             cells[0] = f"[bold]{cells[0]}[/bold]"
         size = [_bytes(result["bytes"][key]) for key in ("up", "down")]
@@ -57,10 +59,10 @@ def _notes(result: dict[str, Any], label: str) -> Iterator[str]:
             "and are left out of client means"
         )
     if result["holdout"]:
-        accuracy = 100 * result["holdout"]["accuracy"]["client_mean"]
+        accuracy = _percent(result["holdout"]["accuracy"]["client_mean"])
         yield (
             f"{result[label]}: {result['holdout']['clients']} clients held out of training reach "
-            f"a client mean of {accuracy:.1f} %"
+            f"a client mean of {accuracy} %"
         )
 
 
@@ -92,6 +94,10 @@ def progress(*, shown: bool) -> Iterator[Callable[[str], OnReply]]:
             return reply
 
         yield follow
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
 
 
 def _bytes(count: float) -> str:

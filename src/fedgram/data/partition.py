@@ -32,8 +32,8 @@ class Plan:
     dirichlet
         Concentration of the label skew: small is strong.
     equal_sizes
-        With dirichlet: give all clients about equally many samples. Then every client draws its
-        mix of classes; else every class draws its mix of clients, and sizes differ.
+        With dirichlet: give all clients equally many samples. Then every client draws its mix of
+        classes; else every class draws its mix of clients, and sizes differ.
     shards
         Shards per client.
     seed
@@ -65,8 +65,10 @@ class Plan:
             raise ConfigError(f"data.split = {self.split!r}: use 'global' or 'within-client'")
         if self.clients is not None and self.clients < 1:
             raise ConfigError(f"data.clients = {self.clients}: use at least 1")
-        if not self.dirichlet > 0:
+        if not 0 < self.dirichlet < float("inf"):
             raise ConfigError(f"data.dirichlet = {self.dirichlet}: use a number > 0")
+        if self.seed < 0:
+            raise ConfigError(f"data.seed = {self.seed}: use 0 or more")
         if self.shards < 1:
             raise ConfigError(f"data.shards = {self.shards}: use at least 1")
         if not 0 < self.test_fraction < 1:
@@ -125,10 +127,7 @@ def deal(data: Dataset, plan: Plan) -> list[Share]:
 def fixed_split(data: Dataset, plan: Plan) -> Integers:
     """Return the data's own split, else one that depends on the seed and the labels alone."""
     if data.split is not None:
-        codes: Integers = data.split.astype(np.int64)
-        if not np.isin(codes, (0, 1, 2)).all():
-            raise DataError(f"{data.name}: split must be 0 (train), 1 (valid) or 2 (test)")
-        return codes
+        return data.split.astype(np.int64)
     split = np.full(len(data), TRAIN)
     rng = _rng(plan, "split")
     for members in _groups(data.y):
@@ -150,7 +149,7 @@ def _owners(data: Dataset, plan: Plan, split: Integers, clients: int) -> Integer
         return owner.astype(np.int64)
     groups = data.y
     if plan.partition == "domain":
-        groups = np.unique(_column(data, "domain"), return_inverse=True)[1].astype(np.int64)
+        groups = _domains(data, train, clients)
     owner = np.full(len(data), -1)
     owner[train] = _DEALERS[plan.partition](groups[train], clients, plan)
     _fill_empty(owner, train, clients)
@@ -170,20 +169,31 @@ def _iid(groups: Integers, clients: int, plan: Plan) -> Integers:
 def _dirichlet(groups: Integers, clients: int, plan: Plan) -> Integers:
     classes, rng = int(groups.max()) + 1, _rng(plan, "dirichlet")
     if plan.equal_sizes:
-        mixes = rng.dirichlet(np.full(classes, plan.dirichlet), clients).T  # (classes, clients)
-        skewed = _with_margins(mixes, np.bincount(groups), len(groups) / clients)
+        skewed = _drawn_by_clients(np.bincount(groups), clients, plan.dirichlet, rng)
     else:
         skewed = rng.dirichlet(np.full(clients, plan.dirichlet), classes)
     return _dealt(groups, skewed, _rng(plan, "deal"), _rng(plan, "order"))
 
 
-def _with_margins(mixes: Floats, class_sizes: Integers, client_size: float) -> Floats:
-    """Scale rows and columns in turn until classes are used up and clients are of equal size."""
-    counts = mixes + 1e-9  # no class or client is left without anywhere to go
-    for _ in range(1000):
-        counts *= (np.maximum(class_sizes, 1e-9) / counts.sum(axis=1))[:, None]
-        counts *= client_size / counts.sum(axis=0)
-    shares: Floats = counts / counts.sum(axis=1, keepdims=True)
+def _drawn_by_clients(
+    pools: Integers, clients: int, concentration: float, rng: np.random.Generator
+) -> Floats:
+    """Let clients of equal size draw their mixes of classes in turn (Hsu et al., 2019).
+
+    A class that is used up is left out of the mixes of those who come later.
+    """
+    left, total = pools.copy(), int(pools.sum())
+    counts = np.zeros((len(pools), clients))
+    for client in range(clients):
+        mix = rng.dirichlet(np.full(len(pools), concentration))
+        missing = (client + 1) * total // clients - client * total // clients
+        while missing:
+            open_mix = np.where(left > 0, mix + 1e-12, 0.0)
+            drawn = np.minimum(rng.multinomial(missing, open_mix / open_mix.sum()), left)
+            counts[:, client] += drawn
+            left -= drawn
+            missing -= int(drawn.sum())
+    shares: Floats = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     return shares
 
 
@@ -233,6 +243,20 @@ def _dealt(
         for client, part in zip(turn, np.split(members, ends[:-1]), strict=True):
             owner[part] = client
     return owner
+
+
+def _domains(data: Dataset, train: Integers, clients: int) -> Integers:
+    """Return the domain of each sample; every client must find samples in its own."""
+    names, codes = np.unique(_column(data, "domain"), return_inverse=True)
+    trained = np.bincount(codes[train], minlength=len(names))
+    theirs = np.bincount(np.arange(clients) % len(names), minlength=len(names))
+    for name, found, wanted in zip(names, trained, theirs, strict=True):
+        if found < wanted:
+            raise DataError(
+                f"domain {name} has {found} training samples for {wanted} clients; leave it out, "
+                "or use fewer data.clients"
+            )
+    return codes.astype(np.int64)
 
 
 def _proportions(groups: Integers, owner: Integers, clients: int, size: int) -> Floats:

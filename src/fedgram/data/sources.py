@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedgram.errors import DataError
@@ -61,7 +59,8 @@ class Dataset:
     name: str = "data"
 
     def __post_init__(self) -> None:
-        if self.x.ndim != 2 or not np.issubdtype(self.x.dtype, np.number):
+        real = np.issubdtype(self.x.dtype, np.integer) or np.issubdtype(self.x.dtype, np.floating)
+        if self.x.ndim != 2 or not real:
             raise DataError(
                 f"{self.name}: x must be numbers, samples by features, not {self.x.dtype} of "
                 f"shape {self.x.shape}"
@@ -73,6 +72,15 @@ class Dataset:
                     f"{self.name}: {label} has shape {array.shape} but x has {len(self.x)} "
                     "rows; give one entry per row"
                 )
+        for label in ("scale", "offset"):
+            array = getattr(self, label)
+            if array is not None and array.shape not in ((), (1,), (self.x.shape[1],)):
+                raise DataError(
+                    f"{self.name}: {label} has shape {array.shape} but x has {self.x.shape[1]} "
+                    "features; give one number per feature, or one for all"
+                )
+        if self.split is not None and not np.isin(self.split, (TRAIN, VALID, TEST)).all():
+            raise DataError(f"{self.name}: split must be 0 (train), 1 (valid) or 2 (test)")
         if len(self.y) and not 0 <= self.y.min() <= self.y.max() < len(self.classes):
             raise DataError(
                 f"{self.name}: labels run from {self.y.min()} to {self.y.max()}, but there are "
@@ -131,7 +139,7 @@ def _arrays(path: Path, source: str) -> dict[str, Array]:
 def _located(source: str) -> Path:
     folder = os.environ.get(DATA_VARIABLE)
     for path in [Path(source), *([Path(folder) / source] if folder else [])]:
-        if path.is_file():
+        if os.path.isfile(path):  # never raises, however odd the name
             return path
     hint = f"not there, nor in {DATA_VARIABLE}" if folder else f"not there; {DATA_VARIABLE} not set"
     raise DataError(f"data.source = {source!r}: {hint}; give a path, or 'digits'")
@@ -139,16 +147,16 @@ def _located(source: str) -> Path:
 
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in _ARRAYS if name in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # damage shows in many ways, deep inside zip and numpy
         raise DataError(f"{path}: cannot be read as an .npz of plain arrays ({error})") from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Array]:
     try:
         return dict(load_file(path))
-    except (SafetensorError, OSError, ValueError) as error:
+    except Exception as error:  # also number types that numpy does not know
         raise DataError(f"{path}: cannot be read as safetensors ({error})") from error
 
 
@@ -184,15 +192,34 @@ def _dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
     if missing:
         raise DataError(f"{name}: array {missing[0]!r} is missing; x (n, d) and y (n) are needed")
     codes = _codes(arrays["y"], name)
-    given = arrays.get("classes")
+    given = _text(arrays.get("classes"))
+    if given is not None and given.ndim != 1:
+        raise DataError(f"{name}: classes must be a list of names, not of shape {given.shape}")
     classes = [str(c) for c in given] if given is not None else _numbered(codes)
-    optional = {key: arrays.get(key) for key in ("scale", "offset", "client", "domain", "split")}
-    return Dataset(x=arrays["x"], y=codes, classes=tuple(classes), name=name, **optional)
+    return Dataset(
+        x=arrays["x"],
+        y=codes,
+        classes=tuple(classes),
+        scale=arrays.get("scale"),
+        offset=arrays.get("offset"),
+        client=_text(arrays.get("client")),
+        domain=_text(arrays.get("domain")),
+        split=arrays.get("split"),
+        name=name,
+    )
+
+
+def _text(array: Array | None) -> Array | None:
+    """Return names stored as bytes as text, and others as they are."""
+    if array is not None and array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
+    return array
 
 
 def _codes(y: Array, name: str) -> Integers:
     if not np.issubdtype(y.dtype, np.integer):
-        whole = np.issubdtype(y.dtype, np.floating) and np.array_equal(y, np.rint(y))
+        floats = np.issubdtype(y.dtype, np.floating)
+        whole = floats and np.isfinite(y).all() and np.array_equal(y, np.rint(y))
         if not whole:
             raise DataError(
                 f"{name}: y holds {y.dtype} values; classification is what is offered: give "

@@ -56,6 +56,8 @@ class InProcess:
             self._sites[site.id] = site
         if workers < 1:
             raise ConfigError(f"engine.workers = {workers}: use at least 1")
+        if seed < 0:
+            raise ConfigError(f"engine.seed = {seed}: use 0 or more")
         self._seed = seed
         self._workers = workers
         self._private = private
@@ -96,12 +98,13 @@ class InProcess:
         read-only state.
         """
         sizes: dict[int, int] = {}  # clients often get the same part
+        draw = self._randomness()
 
         def at(name: str) -> tuple[Result, int, int]:
             site, part = self._sites[name], delivery(shared, name)
             if id(part) not in sizes:
                 sizes[id(part)] = _size(part)
-            client = site.client(self._rng(name), frozen=True)
+            client = site.client(draw(name), frozen=True)
             result = step(site, client, part)
             return result, _size(result), sizes[id(part)]
 
@@ -118,15 +121,15 @@ class InProcess:
     def _ask(
         self, step: Step[Result], broadcast: Any, clients: Iterable[str] | None
     ) -> Iterator[tuple[str, Result]]:
-        names = self.clients if clients is None else sorted(clients)
+        names = self.clients if clients is None else sorted(set(clients))
         unknown = [name for name in names if name not in self._sites]
         if unknown or not names:
             missing = f"{', '.join(unknown)} not in it" if unknown else "nobody to ask"
             raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
-        down = _size(broadcast)
+        down, draw = _size(broadcast), self._randomness()
 
         def at(name: str) -> tuple[Result, int, int]:
-            reply = step(self._sites[name].client(self._rng(name)), broadcast)
+            reply = step(self._sites[name].client(draw(name)), broadcast)
             return reply, _size(reply), down
 
         return self._exchange("train", step_name(step), names, at)
@@ -139,7 +142,6 @@ class InProcess:
         work: Callable[[str], tuple[Result, int, int]],
     ) -> Iterator[tuple[str, Result]]:
         """Yield each client's reply, and record the exchange even if it is broken off."""
-        self._asked += 1
         start = time.perf_counter()
         clients = up = down = 0
         try:
@@ -189,9 +191,16 @@ class InProcess:
         if self._on_ask:
             self._on_ask(ask)
 
-    def _rng(self, client: str) -> np.random.Generator:
-        name = int.from_bytes(hashlib.sha256(client.encode()).digest()[:8], "little")
-        return np.random.default_rng(np.random.SeedSequence([self._seed, name, self._asked]))
+    def _randomness(self) -> Callable[[str], np.random.Generator]:
+        """Return each client's randomness for one ask: from seed, client and the ask's number."""
+        self._asked += 1
+        seed, ask = self._seed, self._asked
+
+        def draw(client: str) -> np.random.Generator:
+            name = int.from_bytes(hashlib.sha256(client.encode()).digest()[:8], "little")
+            return np.random.default_rng(np.random.SeedSequence([seed, name, ask]))
+
+        return draw
 
     def _refuse_if_private(self, step: Callable[..., Any]) -> None:
         if self._private:

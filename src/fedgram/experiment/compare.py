@@ -19,12 +19,19 @@ def runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
         here = [folder] if (folder / "run.json").is_file() else _below(folder)
         if not here:
             raise DataError(f"{folder}: holds no run; give a folder written by 'fedgram run --out'")
-        found += [_result(path) for path in here]
+        found += [_readable(path) for path in here]
     return found
 
 
 def _below(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/run.json"))
+
+
+def _readable(folder: Path) -> dict[str, Any]:
+    try:
+        return _result(folder)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{folder}: not a record of a run, or damaged ({error})") from error
 
 
 def _result(folder: Path) -> dict[str, Any]:

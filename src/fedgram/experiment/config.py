@@ -99,9 +99,12 @@ def read(settings: Mapping[str, Any]) -> Config:
     built = {
         name: build(kind, _table(values.get(name, {}), name), name) for name, kind in tables.items()
     }
-    method = _table(settings.get("method", {}), "method")
+    method = {
+        name: _table(table, f"method.{name}")
+        for name, table in _table(settings.get("method", {}), "method").items()
+    }
     methods = settings.get("methods", list(DEFAULT_METHODS))
-    if not isinstance(methods, list) or not methods:
+    if not isinstance(methods, list) or not methods or not all(isinstance(m, str) for m in methods):
         raise ConfigError("methods: a list of names is wanted, such as ['afl', 'apfl']")
     config = Config(**built, methods=tuple(dict.fromkeys(methods)), method=method)
     for name in {*config.methods, *config.method}:

@@ -6,6 +6,7 @@ line per client and scored round and one for all, and models are safetensors fil
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import scipy
@@ -24,6 +26,7 @@ from fedgram.federation import Ask
 from fedgram.solve import THREADS
 
 FORMAT = 1
+LONGEST_NAME = 150
 
 
 class Record:
@@ -43,9 +46,9 @@ class Record:
         self._folder = folder
         if folder is None:
             return
-        if (folder / "run.json").exists():
-            raise DataError(f"{folder}: holds a run already; choose another folder")
         try:
+            if (folder / "run.json").exists():
+                raise DataError(f"{folder}: holds a run already; choose another folder")
             folder.mkdir(parents=True, exist_ok=True)
             about = {"format": FORMAT, **(settings or {}), "versions": versions()}
             (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
@@ -99,6 +102,8 @@ def versions() -> dict[str, Any]:
 
 
 def _file_name(client: str) -> str:
-    """Return a client's name with everything unsafe in a file name percent-encoded."""
-    safe = "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in client)
-    return safe or "%"
+    """Return a client's name as a file name of its own: percent-encoded, and not too long."""
+    safe = quote(client, safe=" ").replace(".", "%2E") or "%"
+    if len(safe) <= LONGEST_NAME:
+        return safe
+    return f"{safe[:LONGEST_NAME]}-{hashlib.sha256(client.encode()).hexdigest()[:16]}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Scores:
 
     @property
     def accuracy(self) -> dict[str, float]:
-        """The five accuracies of the table, as fractions."""
+        """The five accuracies of the table, as fractions; not a number where nobody has tests."""
         tested = np.array([row.correct / row.samples for row in self.rows if row.samples])
         return {
             "client_mean": self.tally.client_mean,
@@ -61,7 +62,7 @@ class Scores:
     def plain(self) -> dict[str, Any]:
         """Return the scores as plain numbers and texts, for JSON."""
         return {
-            "accuracy": self.accuracy,
+            "accuracy": {k: None if isnan(v) else v for k, v in self.accuracy.items()},
             "clients": self.tally.clients,
             "untested_clients": self.tally.untested,
             "seconds": self.seconds,
@@ -134,7 +135,7 @@ def run(
 
     def federate(members: list[Site]) -> InProcess:
         return InProcess(
-            members,
+            [replace(site, state={}) for site in members],  # nothing is left of earlier runs
             seed=seed,
             workers=workers,
             private=private,
@@ -152,11 +153,11 @@ def run(
         start = time.perf_counter()
     if scores is None:
         raise ConfigError(f"{type(method).__name__}.fit yielded nothing to share")
-    engine.deliver(shared)
     if sites.holdout:
         holdout = scorer.score(federate(sites.holdout), shared, 0.0)
         record.scores(rounds, "holdout", [asdict(row) for row in holdout.rows], holdout.plain())
     record.models(shared, scorer.models)
+    engine.deliver(shared)  # last, so that a recorded delivery means a complete record
     return Result(
         method=name or type(method).__name__.lower(),
         rounds=rounds,

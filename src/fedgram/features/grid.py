@@ -139,10 +139,11 @@ def _real(
     x: Array, scale: Array | float | None, offset: Array | float | None, start: int
 ) -> Floats:
     real: Floats = x.astype(np.float64)
-    if scale is not None:
-        real *= np.asarray(scale, np.float64)
-    if offset is not None:
-        real += np.asarray(offset, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is refused below
+        if scale is not None:
+            real *= np.asarray(scale, np.float64)
+        if offset is not None:
+            real += np.asarray(offset, np.float64)
     bad = ~np.isfinite(real).all(axis=1)
     if bad.any():
         raise DataError(

@@ -52,8 +52,8 @@ class FedHiP:
     solver: Literal["auto", "server", "client"] = "auto"
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 0:
-            raise ConfigError(f"alpha = {self.alpha}: use a weight >= 0")
+        if not 0 <= self.alpha < float("inf"):
+            raise ConfigError(f"alpha = {self.alpha}: use a finite weight >= 0")
 
     def statistics(self, client: Client, _: None) -> Statistics:
         samples = client.samples

@@ -1,0 +1,98 @@
+"""Small federations of the embedded digits on which laws are tried."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedgram.client import Site
+from fedgram.data.partition import Plan
+from fedgram.data.sources import load
+from fedgram.engines.inprocess import InProcess
+from fedgram.experiment.sites import Sites, sites
+from fedgram.features.grid import Grid
+from fedgram.federation import Reply, Step, Total
+from fedgram.samples import Features, Labels, Samples, concatenate
+
+
+@functools.cache
+def digits() -> Samples:
+    """Return all digits on the grid."""
+    data = load("digits")
+    return Samples(Grid()(data.x), Labels(data.y, data.classes))
+
+
+def dealt(**plan: Any) -> Sites:
+    """Return the digits dealt to clients, eight unless said otherwise."""
+    return sites(load("digits"), Plan(**{"clients": 8, **plan}))
+
+
+def trainable() -> Samples:
+    """Return the digits that `federated` does not test on."""
+    return digits().take(np.flatnonzero(np.arange(len(digits())) % 5))
+
+
+def federated(parts: Mapping[str, Samples], holdout: Iterable[str] = ()) -> Sites:
+    """Return sites with these training samples; a fifth of the digits is everybody's test set."""
+    test = digits().take(slice(0, None, 5))
+    held = set(holdout)
+    built = [
+        Site(id=name, train=train, valid=test.take([]), test=test) for name, train in parts.items()
+    ]
+    return Sites(
+        members=[site for site in built if site.id not in held],
+        holdout=[site for site in built if site.id in held],
+        test=test,
+    )
+
+
+def poisoned(everybody: Sites) -> Sites:
+    """Return the same federation with other test features and other test labels."""
+    rng = np.random.default_rng(0)
+
+    def spoiled(samples: Samples) -> Samples:
+        space, labels = samples.features.space, samples.labels
+        values = rng.integers(-space.bound, space.bound + 1, samples.features.values.shape)
+        values = values.astype(samples.features.values.dtype)
+        codes = (labels.codes + rng.integers(1, len(labels.classes), len(labels))) % len(
+            labels.classes
+        )
+        return Samples(Features(values, space), Labels(codes, labels.classes))
+
+    members, holdout = (
+        [replace(site, test=spoiled(site.test)) for site in group]
+        for group in (everybody.members, everybody.holdout)
+    )
+    test = concatenate([site.test for site in (*members, *holdout)])
+    return Sites(members=members, holdout=holdout, test=test)
+
+
+class Backwards:
+    """A federation whose replies come in the opposite order."""
+
+    def __init__(self, engine: InProcess) -> None:
+        self._engine = engine
+
+    @property
+    def clients(self) -> Sequence[str]:
+        return self._engine.clients
+
+    @property
+    def private(self) -> bool:
+        return self._engine.private
+
+    def gather(
+        self, step: Step[Reply], broadcast: Any = None, *, clients: Iterable[str] | None = None
+    ) -> Iterator[tuple[str, Reply]]:
+        return reversed(list(self._engine.gather(step, broadcast, clients=clients)))
+
+    def sum(
+        self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
+    ) -> Total:
+        replies = (reply for _, reply in self.gather(step, broadcast, clients=clients))
+        return functools.reduce(operator.add, replies)

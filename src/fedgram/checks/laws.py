@@ -1,0 +1,216 @@
+"""What every method must keep, each law a function that raises where it is broken.
+
+Laws for methods solved from sums apply where what is shared knows the totals it stands on.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedgram import codec
+from fedgram.checks.federations import (
+    Backwards,
+    dealt,
+    federated,
+    poisoned,
+    trainable,
+)
+from fedgram.client import Client, Site
+from fedgram.engines.inprocess import InProcess
+from fedgram.errors import FedgramError, LawError
+from fedgram.experiment.runner import Result, run
+from fedgram.experiment.sites import Sites
+from fedgram.federation import provenance
+from fedgram.method import Method
+
+REPARTITIONS = tuple((p, k) for p in ("iid", "dirichlet", "shards") for k in (1, 7, 40))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What came of one law: "kept", "broken" or "does not apply"."""
+
+    law: str
+    outcome: str
+    detail: str = ""
+
+
+def check(method: Method) -> Iterator[Finding]:
+    """Try every law on a method.
+
+    Examples
+    --------
+    >>> from fedgram.methods.afl import AFL
+    >>> {finding.outcome for finding in check(AFL())}
+    {'kept'}
+    """
+    solved: bool | None = None
+    for law in LAWS:
+        name = law.__name__.replace("_", " ")
+        try:
+            if law in SOLVED_LAWS and solved is None:
+                solved = stands_on_totals(method)
+            if law in SOLVED_LAWS and not solved:
+                yield Finding(law=name, outcome="does not apply")
+                continue
+            law(method)
+        except Exception as error:
+            first = str(error).split("\n", 1)[0]
+            kind = "" if isinstance(error, FedgramError) else f"{type(error).__name__}: "
+            yield Finding(law=name, outcome="broken", detail=kind + first)
+        else:
+            yield Finding(law=name, outcome="kept")
+
+
+def stands_on_totals(method: Method) -> bool:
+    """Whether what is shared was solved from a sum and knows it, so that its digest is promised."""
+    shared = run(method, dealt(clients=3)).shared
+    return shared is not None and provenance(shared) != codec.digest(shared)
+
+
+def same_seed_same_bytes(method: Method) -> None:
+    """Two runs of the same method in one process end with the same bytes."""
+    _demand(_outcome(method, dealt()) == _outcome(method, dealt()), "a second run differs")
+
+
+def order_of_clients_and_number_of_workers_do_not_matter(method: Method) -> None:
+    """The order in which sites are given, and how many compute at a time, change nothing."""
+    expected, turned = _outcome(method, dealt()), dealt()
+    turned = replace(turned, members=turned.members[3:] + turned.members[2::-1])
+    for workers in (1, 2, 3):
+        same = _outcome(method, turned, workers=workers) == expected
+        _demand(same, f"another order with {workers} workers differs")
+
+
+def personalizing_changes_nothing(method: Method) -> None:
+    """Personalizing leaves state and what is shared alone, and can be repeated."""
+    everybody = dealt()
+    engine = InProcess(everybody.members)
+    *_, shared = method.fit(engine)
+
+    def kept() -> str:
+        return codec.digest([shared, [dict(site.state) for site in everybody.members]])
+
+    before = kept()
+    first, again = _personal(method, engine, shared), _personal(method, engine, shared)
+    _demand(kept() == before, "personalize changed the client's state or what is shared")
+    _demand(first == again, "personalizing again gives another model")
+
+
+def test_data_do_not_matter(method: Method) -> None:
+    """Other test samples change neither what is shared nor any model."""
+    honest = dealt(holdout_clients=2)
+    same = _outcome(method, poisoned(honest)) == _outcome(method, honest)
+    _demand(same, "other test data give other models: the method has seen them")
+
+
+def tiny_and_one_sided_clients_work(method: Method) -> None:
+    """A client of one sample, of one class, or without some class gets a usable model."""
+    everything, codes = trainable(), trainable().labels.codes
+    parts = {
+        "one-sample": everything.take([0]),
+        "one-class": everything.take(np.flatnonzero(codes == 3)[:9]),
+        "no-nine": everything.take(np.flatnonzero(codes != 9)[10:]),
+    }
+    result = run(method, federated(parts))
+    for client in parts:
+        _demand(_usable(result, client), f"client {client} has no usable model")
+
+
+def late_clients_get_a_model_and_change_nobody_elses(method: Method) -> None:
+    """A client that was not in training, with empty state, works and leaves the others alone."""
+    everything = trainable()
+    parts = {name: everything.take(slice(k, None, 4)) for k, name in enumerate("abcd")}
+    late = run(method, federated(parts, holdout="d"))
+    without = run(method, federated({name: parts[name] for name in "abc"}))
+    _demand(_usable(late, "d"), "the late client has no usable model")
+    same = (late.shared_digest, late.model_digest) == (without.shared_digest, without.model_digest)
+    _demand(same, "a client that took no part changed the others' models")
+
+
+def parameters_are_frozen(method: Method) -> None:
+    """A method is a frozen, keyword-only dataclass with a docstring."""
+    settings = getattr(type(method), "__dataclass_params__", None)
+    _demand(bool(settings and settings.frozen), "the method is not a frozen dataclass")
+    _demand(bool(inspect.getdoc(type(method))), "the method has no docstring")
+
+
+def any_partition_gives_the_same_totals(method: Method) -> None:
+    """However the same samples are spread, the shared digest is the same."""
+    found = {
+        run(method, dealt(partition=partition, clients=clients)).shared_digest
+        for partition, clients in REPARTITIONS
+    }
+    _demand(len(found) == 1, f"{len(found)} different digests over {len(REPARTITIONS)} partitions")
+
+
+def order_of_replies_does_not_matter(method: Method) -> None:
+    """Replies that come in the opposite order change nothing."""
+    outcomes = []
+    for backwards in (False, True):
+        engine = InProcess(dealt().members)
+        *_, shared = method.fit(Backwards(engine) if backwards else engine)
+        outcomes.append((provenance(shared), _personal(method, engine, shared)))
+    _demand(outcomes[0] == outcomes[1], "the opposite order of replies differs")
+
+
+def rest_may_be_spread_in_any_way(method: Method) -> None:
+    """A client's own model depends on its own samples and on the sum of the others'."""
+    everything = trainable()
+    own, rest = everything.take(slice(0, 60)), np.arange(60, len(everything))
+    by_class = rest[np.argsort(everything.labels.codes[rest], kind="stable")]
+    found = set()
+    for parts in ([rest], [rest[k::6] for k in range(6)], np.array_split(by_class, 4)):
+        others = {f"other{k}": everything.take(part) for k, part in enumerate(parts)}
+        # Among the others' names the fixed client comes now first, now last.
+        me = "me" if len(parts) % 2 else "you"
+        found.add(codec.digest(run(method, federated({**others, me: own})).models[me]))
+    _demand(len(found) == 1, f"{len(found)} different models of a client whose own data are fixed")
+
+
+SOLVED_LAWS: tuple[Callable[[Method], None], ...] = (
+    any_partition_gives_the_same_totals,
+    order_of_replies_does_not_matter,
+    rest_may_be_spread_in_any_way,
+)
+LAWS: tuple[Callable[[Method], None], ...] = (
+    parameters_are_frozen,
+    same_seed_same_bytes,
+    order_of_clients_and_number_of_workers_do_not_matter,
+    personalizing_changes_nothing,
+    test_data_do_not_matter,
+    tiny_and_one_sided_clients_work,
+    late_clients_get_a_model_and_change_nobody_elses,
+    *SOLVED_LAWS,
+)
+
+
+def _outcome(method: Method, everybody: Sites, **options: Any) -> Any:
+    """Return all bytes that a run ends with, as digests."""
+    result = run(method, everybody, **options)
+    models = {client: codec.digest(model) for client, model in result.models.items()}
+    return result.shared_digest, result.model_digest, models
+
+
+def _personal(method: Method, engine: InProcess, shared: Any) -> dict[str, str]:
+    """Return the digest of every client's model."""
+
+    def step(_: Site, client: Client, part: Any) -> str:
+        return codec.digest(method.personalize(client, part))
+
+    return dict(engine.evaluate(step, shared))
+
+
+def _usable(result: Result, client: str) -> bool:
+    scores = result.models[client](trainable().features)
+    return scores.shape == (len(trainable()), 10) and bool(np.isfinite(scores).all())
+
+
+def _demand(kept: bool, otherwise: str) -> None:
+    if not kept:
+        raise LawError(otherwise)

@@ -1,0 +1,49 @@
+"""Try the laws on methods."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from fedgram.checks import Finding
+from fedgram.checks import check as check_laws
+from fedgram.cli.group import main
+from fedgram.errors import ConfigError, LawError
+from fedgram.method import make, names
+
+STYLES = {"kept": "green", "broken": "bold red", "does not apply": "dim"}
+
+
+@main.command()
+@click.argument("methods", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Check every method of fedgram.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(methods: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Try the public laws on methods, by name or as a file of your own.
+
+    Example: fedgram check afl path/to/mine.py
+    """
+    chosen = [*methods, *(names() if everything else [])]
+    if not chosen:
+        raise ConfigError("name a method or a .py file, or use --all")
+    console, broken = Console(), 0
+    report: dict[str, list[Finding]] = {}
+    for name in dict.fromkeys(chosen):
+        report[name] = []
+        if not as_json:
+            console.print(f"[bold]{escape(name)}[/bold]")
+        for finding in check_laws(make(name)):
+            report[name].append(finding)
+            broken += finding.outcome == "broken"
+            if not as_json:
+                detail = f": {escape(finding.detail)}" if finding.detail else ""
+                style = STYLES[finding.outcome]
+                console.print(f"  [{style}]{finding.outcome:14}[/{style}] {finding.law}{detail}")
+    if as_json:
+        plain = {name: [vars(finding) for finding in found] for name, found in report.items()}
+        click.echo(json.dumps({"checks": plain}, indent=2))
+    if broken:
+        raise LawError(f"{broken} of the laws are broken")

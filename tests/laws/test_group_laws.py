@@ -1,0 +1,166 @@
+"""Statistics and tallies are commutative groups, to the last bit."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedgram import Grid, Lift, Space, Statistics, Tally
+
+from . import planted
+from .law import GROUP, refuses
+
+SPACE = Space(width=2, unit=0.5, bound=127, steps=("input(2 features)", "grid(8 bits)"))
+CLASSES = ("yes", "no", "perhaps")
+COUNTS = st.integers(-(2**40), 2**40)
+
+
+def arrays(*shape):
+    """Draw any 64-bit integers at all: addition wraps, and the laws hold all the same."""
+    return hnp.arrays(np.int64, shape, elements=st.integers(-(2**63), 2**63 - 1))
+
+
+def statistics(kind=Statistics):
+    return st.builds(
+        kind,
+        count=COUNTS,
+        gram=arrays(3),
+        moment=arrays(2, 3),
+        energy=COUNTS,
+        space=st.just(SPACE),
+        classes=st.just(CLASSES),
+    )
+
+
+def tallies(kind=Tally):
+    numbers = ("clients", "untested", "samples", "correct", "accuracies", "everywhere")
+    return st.builds(
+        kind,
+        **dict.fromkeys(numbers, COUNTS),
+        histogram=arrays(101),
+        class_samples=arrays(3),
+        class_correct=arrays(3),
+    )
+
+
+def triples(values):
+    return st.tuples(values, values, values)
+
+
+@pytest.mark.parametrize("law", GROUP.values(), ids=GROUP)
+def test_statistics_are_a_commutative_group(law):
+    law(triples(statistics()), Statistics.zero())
+
+
+@pytest.mark.parametrize("law", GROUP.values(), ids=GROUP)
+def test_tallies_are_a_commutative_group(law):
+    law(triples(tallies()), Tally.zero())
+
+
+@pytest.mark.parametrize(
+    ("law", "broken"),
+    [
+        ("commutative", planted.FirstComes),
+        ("associative", planted.Averaging),
+        ("associative", planted.Single),
+        ("neutral", planted.Swallowing),
+        ("invertible", planted.Averaging),
+        ("invertible", planted.Magnitude),
+        ("invertible", planted.Saturating),
+        ("invertible", planted.Single),
+        ("summable", planted.Restarting),
+        ("pure", planted.InPlace),
+    ],
+)
+def test_the_law_fails_on_broken_statistics(law, broken):
+    with pytest.raises(AssertionError):
+        GROUP[law](triples(statistics(broken)), broken.zero())
+
+
+@pytest.mark.parametrize("law", ["associative", "invertible"])
+def test_the_law_fails_on_a_broken_tally(law):
+    with pytest.raises(AssertionError):
+        GROUP[law](triples(tallies(planted.Pairwise)), planted.Pairwise.zero())
+
+
+def one(kind=Statistics, *, space=SPACE, classes=CLASSES):
+    return kind(
+        count=1,
+        gram=np.arange(space.width * (space.width + 1) // 2),
+        moment=np.zeros((space.width, len(classes)), np.int64),
+        space=space,
+        classes=classes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (replace(SPACE, steps=("input(2 features)", "grid(4 bits)")), ["8 bits", "4 bits"]),
+        (replace(SPACE, steps=(*SPACE.steps, "lift(seed 1)")), ["lift(seed 1)", "one side only"]),
+        (replace(SPACE, unit=0.25), ["0.25", "0.5"]),
+        (replace(SPACE, bound=7), ["bound=7", "bound=127"]),
+        (Grid(bits=8).space(2), ["input(2 features)"]),
+    ],
+)
+def test_statistics_of_other_spaces_are_refused_with_the_difference(other, words):
+    refuses(one(), one(space=other), "Statistics", "space differs", *words[1:])
+
+
+@pytest.mark.parametrize("other", [("yes", "no"), ("yes", "perhaps", "no"), ("y", "n", "p")])
+def test_statistics_of_other_class_lists_are_refused_with_both(other):
+    refuses(one(), one(classes=other), "classes differs", repr(CLASSES), repr(other))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        (Grid(bits=8).space(4), Grid(bits=9).space(4), ["grid(8 bits", "grid(9 bits"]),
+        (Grid().space(4), Grid(clip=3.0).space(4), ["clip 6", "clip 3"]),
+        (Grid().space(4), Grid(bits="off").space(4), ["grid(off"]),
+        (Lift(width=4).space(Grid().space(4)), Grid().space(4), ["lift(width 4", "one side"]),
+        *(
+            (Lift(width=4).space(Grid().space(4)), lift.space(Grid().space(4)), [word])
+            for lift, word in [
+                (Lift(width=5), "width 5"),
+                (Lift(width=4, activation="gelu"), "gelu"),
+                (Lift(width=4, seed=9), "seed 9"),
+            ]
+        ),
+    ],
+)
+def test_other_grids_and_lifts_are_refused_by_name(ours, theirs, words):
+    refuses(one(space=ours), one(space=theirs), *words)
+
+
+def test_other_kinds_of_values_are_refused_by_name():
+    refuses(one(), Tally(clients=1, class_samples=np.ones(3, np.int64)), "Statistics", "Tally")
+
+
+def test_refusal_fails_on_statistics_that_add_anything():
+    other = replace(SPACE, unit=0.25)
+    with pytest.raises(AssertionError):
+        refuses(one(planted.Careless), one(planted.Careless, space=other))
+
+
+def test_refusal_fails_where_the_error_does_not_say_why():
+    with pytest.raises(AssertionError):
+        refuses(one(), one(classes=("a",)), "the moon")
+
+
+@pytest.mark.parametrize("classes", [1, 2, 4])
+def test_tallies_of_other_class_lists_are_refused(classes):
+    ours, theirs = (
+        Tally(clients=1, class_samples=np.ones(n, np.int64), class_correct=np.ones(n, np.int64))
+        for n in (3, classes)
+    )
+    refuses(ours, theirs, "Tally")
+
+
+def test_every_summed_field_has_a_neutral_default():
+    for kind in (Statistics, Tally):
+        for field in fields(kind):
+            if not field.metadata.get("agreed"):
+                assert not np.any(getattr(kind.zero(), field.name))

@@ -1,0 +1,418 @@
+"""Who gets which sample: dealt once, purely, and alike for training and test."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram.data.partition import PARTITIONS, Plan, deal, fixed_split
+from fedgram.data.sources import TEST, TRAIN, VALID, Dataset, load
+from fedgram.errors import ConfigError, DataError
+
+BY_LABEL = ("iid", "dirichlet", "shards")
+
+
+def dataset(y, **columns):
+    y = np.asarray(y, np.int64)
+    classes = tuple(str(code) for code in range(int(y.max()) + 1))
+    return Dataset(x=np.zeros((len(y), 1)), y=y, classes=classes, **columns)
+
+
+@st.composite
+def labels(draw):
+    """Labels of at least two classes, in no order, with every class large enough to train on."""
+    sizes = draw(st.lists(st.integers(1, 30), min_size=2, max_size=5))
+    y = np.repeat(np.arange(len(sizes)), sizes)
+    return np.random.default_rng(draw(st.integers(0, 9))).permutation(y)
+
+
+@st.composite
+def plans(draw):
+    return Plan(
+        clients=draw(st.integers(1, 7)),
+        partition=draw(st.sampled_from(BY_LABEL)),
+        dirichlet=draw(st.floats(1e-3, 1e3)),
+        equal_sizes=draw(st.booleans()),
+        shards=draw(st.integers(1, 3)),
+        seed=draw(st.integers(0, 99)),
+        split=draw(st.sampled_from(["global", "within-client"])),
+        test_fraction=draw(st.floats(0.05, 0.5)),
+    )
+
+
+def dealt_or_refused(data, plan):
+    """Return the shares, or none where there are fewer training samples than clients."""
+    split = fixed_split(data, plan) if plan.split == "global" else np.full(len(data), TRAIN)
+    if np.sum(split == TRAIN) < plan.clients:
+        with pytest.raises(DataError, match="cannot be dealt"):
+            deal(data, plan)
+        return []
+    return deal(data, plan)
+
+
+def everything(shares):
+    return np.concatenate([part for s in shares for part in (s.train, s.valid, s.test)])
+
+
+def union(shares, part):
+    return sorted(np.concatenate([getattr(share, part) for share in shares]))
+
+
+def class_counts(data, indices):
+    return np.bincount(data.y[indices], minlength=len(data.classes))
+
+
+@settings(deadline=None, max_examples=60)
+@given(labels(), plans())
+def test_every_sample_is_dealt_exactly_once(y, plan):
+    if shares := dealt_or_refused(dataset(y), plan):
+        assert sorted(everything(shares)) == list(range(len(y)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(labels(), plans())
+def test_every_client_has_a_training_sample_and_there_are_as_many_as_asked_for(y, plan):
+    if shares := dealt_or_refused(dataset(y), plan):
+        assert len(shares) == len({share.id for share in shares}) == plan.clients
+        assert all(len(share.train) for share in shares)
+
+
+@settings(deadline=None, max_examples=30)
+@given(labels(), plans())
+def test_shares_are_a_pure_function_of_data_and_plan(y, plan):
+    first, again = (dealt_or_refused(dataset(y), plan) for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        for part in ("train", "valid", "test"):
+            np.testing.assert_array_equal(getattr(one, part), getattr(other, part))
+        assert (one.id, one.holdout) == (other.id, other.holdout)
+
+
+@settings(deadline=None, max_examples=40)
+@given(labels(), plans(), plans())
+def test_the_global_split_depends_on_neither_clients_nor_partition(y, plan, other):
+    changed = Plan(
+        clients=other.clients,
+        partition=other.partition,
+        shards=other.shards,
+        dirichlet=other.dirichlet,
+        equal_sizes=other.equal_sizes,
+        seed=plan.seed,
+        test_fraction=plan.test_fraction,
+    )
+    data = dataset(y)
+    plan = Plan(clients=1, seed=plan.seed, test_fraction=plan.test_fraction)
+    one, two = dealt_or_refused(data, plan), dealt_or_refused(data, changed)
+    if one and two:
+        assert union(one, "train") == union(two, "train")
+        assert union(one, "test") == union(two, "test")
+
+
+@settings(deadline=None, max_examples=60)
+@given(labels(), plans())
+def test_test_samples_of_a_class_follow_its_training_proportions(y, plan):
+    data = dataset(y)
+    plan = Plan(**{**vars(plan), "split": "global"})
+    shares = dealt_or_refused(data, plan)
+    if not shares:
+        return
+    train = np.array([class_counts(data, share.train) for share in shares])
+    test = np.array([class_counts(data, share.test) for share in shares])
+    trained = train.sum(axis=0) > 0
+    wanted = train / np.maximum(train.sum(axis=0), 1) * test.sum(axis=0)
+    assert np.abs(test - wanted)[:, trained].max(initial=0) <= 1 + 1e-9
+
+
+def test_each_class_keeps_its_share_of_test_samples():
+    data = load("digits")
+    split = fixed_split(data, Plan(test_fraction=0.25))
+    tested = np.bincount(data.y[split == TEST])
+    np.testing.assert_array_equal(tested, [round(n * 0.25) for n in np.bincount(data.y)])
+
+
+def test_another_seed_gives_another_split_and_another_partition():
+    data = load("digits")
+    one, two = (deal(data, Plan(clients=3, seed=seed)) for seed in (0, 1))
+    assert union(one, "test") != union(two, "test")
+
+
+def test_more_clients_than_training_samples_are_refused():
+    data = dataset([0, 1] * 4)  # 6 for training
+    assert len(deal(data, Plan(clients=6))) == 6
+    with pytest.raises(DataError, match="6 training samples cannot be dealt to 7 clients"):
+        deal(data, Plan(clients=7))
+
+
+def test_a_single_class_is_refused():
+    with pytest.raises(DataError, match="one class"):
+        deal(dataset(np.zeros(9, int)), Plan(clients=2))
+
+
+def test_names_sort_in_the_order_of_clients():
+    names = [share.id for share in deal(load("digits"), Plan(clients=101))]
+    assert names == sorted(names)
+    assert (names[0], names[100]) == ("c000", "c100")
+
+
+# Shards
+
+
+def shard_counts(data, shares, pieces):
+    """Class counts of the shards, cut independently: sort by class, split evenly."""
+    y = np.sort(data.y[np.array(union(shares, "train"))])
+    parts = np.array_split(y, pieces)
+    return [tuple(np.bincount(part, minlength=len(data.classes))) for part in parts]
+
+
+@settings(deadline=None, max_examples=30)
+@given(labels(), st.integers(1, 6), st.integers(0, 9))
+def test_with_one_shard_each_clients_hold_the_contiguous_pieces(y, clients, seed):
+    data = dataset(y)
+    shares = dealt_or_refused(data, Plan(clients=clients, partition="shards", shards=1, seed=seed))
+    if shares:
+        held = sorted(tuple(class_counts(data, share.train)) for share in shares)
+        assert held == sorted(shard_counts(data, shares, clients))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_a_client_holds_its_number_of_even_shards_and_few_classes(shards):
+    data = load("digits")  # ten classes of about 135 training samples
+    shares = deal(data, Plan(clients=20, partition="shards", shards=shards))
+    samples, pieces = sum(len(share.train) for share in shares), 20 * shards
+    for share in shares:
+        assert shards * (samples // pieces) <= len(share.train) <= shards * -(-samples // pieces)
+        assert np.count_nonzero(class_counts(data, share.train)) <= 2 * shards
+
+
+def test_more_shards_than_samples_still_use_every_sample():
+    data = dataset([0, 1, 2] * 8)
+    shares = deal(data, Plan(clients=4, partition="shards", shards=50))
+    assert sorted(everything(shares)) == list(range(24))
+
+
+# Dirichlet
+
+
+def skew(concentration):
+    """Mean over clients of the share of their largest class."""
+    data = load("digits")
+    shares = deal(data, Plan(clients=10, dirichlet=concentration))
+    counts = np.array([class_counts(data, share.train) for share in shares])
+    return np.mean(counts.max(axis=1) / counts.sum(axis=1))
+
+
+def test_a_small_concentration_skews_more_than_a_large_one():
+    assert skew(0.01) > skew(1.0) > skew(100.0)
+
+
+@pytest.mark.parametrize("equal_sizes", [False, True])
+@pytest.mark.parametrize("concentration", [1e-300, 1e-8, 1e8])
+def test_extreme_concentrations_lose_nothing(concentration, equal_sizes):
+    plan = Plan(clients=10, dirichlet=concentration, equal_sizes=equal_sizes)
+    assert sorted(everything(deal(load("digits"), plan))) == list(range(1797))
+
+
+@pytest.mark.parametrize("concentration", [0.1, 1.0])
+def test_clients_of_equal_sizes_are_skewed_in_classes_only(concentration):
+    data = load("digits")
+    plan = Plan(clients=10, dirichlet=concentration, equal_sizes=True)
+    counts = np.array([class_counts(data, share.train) for share in deal(data, plan)])
+    sizes = counts.sum(axis=1)
+    assert np.abs(sizes - sizes.mean()).max() <= 0.05 * sizes.mean()
+    assert np.mean(counts.max(axis=1) / sizes) > 1.5 / len(data.classes)
+
+
+@pytest.mark.parametrize("concentration", [0, -1.0, float("nan"), float("inf")])
+def test_a_concentration_that_is_no_positive_number_is_refused(concentration):
+    with pytest.raises(ConfigError, match=r"data\.dirichlet"):
+        Plan(dirichlet=concentration)
+
+
+# Domains
+
+DOMAINS = np.array(["sketch", "photo", "art"])
+
+
+def domain_data(sizes=(30, 24, 18), **columns):
+    domain = np.repeat(DOMAINS, sizes)
+    return dataset(np.arange(len(domain)) % 3, domain=domain, **columns)
+
+
+def test_without_a_number_there_is_one_client_per_domain_named_after_it():
+    data = domain_data()
+    shares = deal(data, Plan(partition="domain"))
+    assert [share.id for share in shares] == sorted(DOMAINS)
+    for share in shares:
+        assert set(data.domain[share.train]) == set(data.domain[share.test]) == {share.id}
+
+
+def test_more_clients_than_domains_share_each_domain_evenly():
+    data = domain_data()
+    shares = deal(data, Plan(partition="domain", clients=6))
+    assert sorted(share.id for share in shares) == sorted(f"{d}-{k}" for d in DOMAINS for k in "01")
+    for share in shares:
+        assert set(data.domain[share.train]) == {share.id[:-2]}
+    sizes = {share.id: len(share.train) for share in shares}
+    assert all(abs(sizes[f"{d}-0"] - sizes[f"{d}-1"]) <= 1 for d in DOMAINS)
+
+
+def test_fewer_clients_than_domains_are_refused():
+    with pytest.raises(ConfigError, match="fewer than the 3 domains"):
+        deal(domain_data(), Plan(partition="domain", clients=2))
+
+
+def test_data_without_domains_are_refused():
+    with pytest.raises(DataError, match="needs an array 'domain'"):
+        deal(dataset([0, 1] * 9), Plan(partition="domain"))
+
+
+def kept_apart(data, plan, domain):
+    """Whether every client trains on its own domain alone, or the domain is refused by name."""
+    try:
+        shares = deal(data, plan)
+    except DataError as error:
+        return domain in str(error)
+    return all(set(data.domain[share.train]) == {share.id.split("-")[0]} for share in shares)
+
+
+@pytest.mark.parametrize("untrained", DOMAINS)
+def test_a_domain_that_is_only_tested_is_never_given_another_domains_samples(untrained):
+    split = np.where(domain_data().domain == untrained, TEST, TRAIN)
+    assert kept_apart(domain_data(split=split), Plan(partition="domain"), untrained)
+
+
+def test_a_domain_of_fewer_samples_than_clients_is_never_given_another_domains_samples():
+    assert kept_apart(domain_data(sizes=(30, 24, 2)), Plan(partition="domain", clients=9), "art")
+
+
+# Given clients
+
+
+def test_clients_named_by_the_data_keep_their_samples_and_names():
+    client = np.array(["ann", "bob", "cy"])[np.arange(60) % 3]
+    shares = deal(dataset(np.arange(60) % 2, client=client), Plan(partition="given"))
+    assert [share.id for share in shares] == ["ann", "bob", "cy"]
+    for share in shares:
+        own = np.concatenate([share.train, share.test])
+        assert sorted(own) == sorted(np.flatnonzero(client == share.id))
+
+
+def test_numbers_may_name_clients():
+    shares = deal(dataset([0, 1] * 9, client=np.repeat([7, 40], 9)), Plan(partition="given"))
+    assert [share.id for share in shares] == ["7", "40"]
+
+
+def test_data_that_name_no_clients_are_refused():
+    with pytest.raises(DataError, match="needs an array 'client'"):
+        deal(dataset([0, 1] * 9), Plan(partition="given"))
+
+
+def test_a_number_that_is_not_the_datas_is_refused():
+    data = dataset([0, 1] * 9, client=np.repeat([0, 1, 2], 6))
+    assert len(deal(data, Plan(partition="given", clients=3))) == 3
+    with pytest.raises(ConfigError, match=r"data\.clients = 2, but the data name 3"):
+        deal(data, Plan(partition="given", clients=2))
+
+
+def test_a_given_client_without_training_samples_is_refused_by_name():
+    client = np.repeat(["ann", "bob"], 9)
+    split = np.where(client == "bob", TEST, TRAIN)
+    data = dataset([0, 1] * 9, client=client, split=split)
+    with pytest.raises(DataError, match="client bob has no training samples"):
+        deal(data, Plan(partition="given"))
+
+
+# Splits
+
+
+def stored_split():
+    """60 samples of 3 classes; of each class 12 train, 4 validate, 4 test."""
+    return np.repeat([TRAIN, VALID, TEST], [36, 12, 12])
+
+
+@pytest.mark.parametrize("partition", BY_LABEL)
+def test_a_stored_split_is_honoured_with_its_validation_samples(partition):
+    split = stored_split()
+    shares = deal(dataset(np.arange(60) % 3, split=split), Plan(clients=4, partition=partition))
+    for part, code in (("train", TRAIN), ("valid", VALID), ("test", TEST)):
+        assert union(shares, part) == list(np.flatnonzero(split == code))
+
+
+def test_a_stored_split_with_other_codes_is_refused():
+    with pytest.raises(DataError, match="split must be 0"):
+        deal(dataset([0, 1, 0, 1], split=np.array([0, 1, 2, 3])), Plan(clients=1))
+
+
+def test_a_class_that_is_only_tested_is_dealt_all_the_same():
+    y = np.array([0, 1] * 10 + [2] * 6)
+    data = dataset(y, split=np.where(y == 2, TEST, TRAIN))
+    shares = deal(data, Plan(clients=3, partition="iid"))
+    assert [len(share.test) for share in shares] == [2, 2, 2]
+
+
+def test_within_client_ignores_a_stored_split_and_splits_every_client():
+    data = dataset(np.arange(60) % 3, split=np.full(60, TRAIN))
+    shares = deal(data, Plan(clients=4, partition="iid", split="within-client"))
+    for share in shares:
+        own = len(share.train) + len(share.test)
+        assert not len(share.valid)
+        assert len(share.test) == round(0.25 * own)
+
+
+@pytest.mark.parametrize("partition", BY_LABEL)
+def test_within_client_splits_about_three_to_one_in_each_client(partition):
+    plan = Plan(clients=12, partition=partition, split="within-client")
+    for share in deal(load("digits"), plan):
+        assert abs(len(share.test) - 0.25 * (len(share.train) + len(share.test))) <= 1
+
+
+def test_within_client_leaves_a_lone_sample_in_training():
+    data = dataset([0, 1], client=np.array(["ann", "bob"]))
+    shares = deal(data, Plan(partition="given", split="within-client", test_fraction=0.9))
+    assert [(len(share.train), len(share.test)) for share in shares] == [(1, 0), (1, 0)]
+
+
+# Held-out clients
+
+
+def test_as_many_clients_are_held_out_as_asked_for():
+    shares = deal(load("digits"), Plan(clients=9, holdout_clients=3))
+    assert sum(share.holdout for share in shares) == 3
+    assert sorted(everything(shares)) == list(range(1797))
+
+
+def test_holding_out_changes_nobodys_samples():
+    plain = deal(load("digits"), Plan(clients=9))
+    held = deal(load("digits"), Plan(clients=9, holdout_clients=3))
+    for one, other in zip(plain, held, strict=True):
+        np.testing.assert_array_equal(one.train, other.train)
+
+
+def test_somebody_must_be_left_to_train():
+    with pytest.raises(ConfigError, match="leaves none"):
+        deal(load("digits"), Plan(clients=3, holdout_clients=3))
+
+
+# Plans
+
+
+def test_an_unknown_partition_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'dirichlet'"):
+        Plan(partition="dirichlett")
+    assert set(BY_LABEL) < set(PARTITIONS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"split": "random"},
+        {"clients": 0},
+        {"shards": 0},
+        {"test_fraction": 0.0},
+        {"test_fraction": 1.0},
+        {"holdout_clients": -1},
+        {"seed": -1},
+    ],
+)
+def test_a_plan_that_cannot_be_carried_out_is_refused_by_name(wrong):
+    with pytest.raises(ConfigError, match=rf"data\.{next(iter(wrong))} = "):
+        Plan(**wrong)

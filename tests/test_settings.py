@@ -1,0 +1,128 @@
+"""Plain settings become dataclasses; wrong ones are refused by name."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+
+from fedgram.errors import ConfigError
+from fedgram.settings import build, propose
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    width: int = 0
+    name: str = "relu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    ridge: float = 1.0
+    rounds: int = 3
+    private: bool = False
+    clients: int | None = None
+    solver: Literal["auto", "server"] = "auto"
+    bits: int | Literal["off"] = 8
+    inner: Inner = field(default_factory=Inner)
+
+
+def built(**settings):
+    return build(Outer, settings, "table")
+
+
+def refused(**settings):
+    with pytest.raises(ConfigError) as caught:
+        built(**settings)
+    return str(caught.value)
+
+
+def test_nothing_gives_the_defaults():
+    assert built() == Outer()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ridge", 2.5),
+        ("rounds", 7),
+        ("private", True),
+        ("clients", 5),
+        ("clients", None),
+        ("solver", "server"),
+        ("bits", 4),
+        ("bits", "off"),
+    ],
+)
+def test_values_of_the_right_type_are_taken(key, value):
+    assert built(**{key: value}) == Outer(**{key: value})
+
+
+def test_whole_numbers_stand_for_floats():
+    ridge = built(ridge=3).ridge
+    assert (ridge, type(ridge)) == (3.0, float)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ridge", "much"),
+        ("ridge", True),
+        ("rounds", 2.0),
+        ("rounds", "2"),
+        ("rounds", True),
+        ("rounds", False),
+        ("private", 1),
+        ("private", "yes"),
+        ("clients", 2.5),
+        ("clients", True),
+        ("clients", False),
+        ("solver", "client"),
+        ("solver", 3),
+        ("bits", "on"),
+        ("bits", False),
+        ("inner", 3),
+        ("inner", "relu"),
+        ("ridge", [1.0]),
+        ("ridge", {"a": 1.0}),
+    ],
+)
+def test_values_of_another_type_are_refused_by_name(key, value):
+    message = refused(**{key: value})
+    assert message.startswith(f"table.{key} = {value!r}: ")
+    assert "\n" not in message
+
+
+def test_a_choice_is_refused_with_the_words_that_are_right():
+    message = refused(solver="client")
+    assert "'auto'" in message
+    assert "'server'" in message
+
+
+def test_a_word_besides_a_type_is_named_too():
+    assert "off" in refused(bits="on")
+
+
+def test_tables_nest():
+    assert built(inner={"width": 16}) == Outer(inner=Inner(width=16))
+    assert built(inner={}) == Outer()
+
+
+def test_errors_name_the_nested_key():
+    assert refused(inner={"width": "wide"}).startswith("table.inner.width = 'wide'")
+    assert "table.inner.widht is not a setting; did you mean 'width'?" in refused(
+        inner={"widht": 1}
+    )
+
+
+def test_an_unknown_key_is_refused_with_the_nearest():
+    assert refused(rigde=1.0) == "table.rigde is not a setting; did you mean 'ridge'?"
+
+
+def test_an_unknown_key_that_is_near_to_none_is_refused_with_all():
+    message = refused(xyz=1)
+    assert all(name in message for name in ("ridge", "rounds", "private", "inner"))
+
+
+def test_a_proposal_names_one_near_word_or_all():
+    assert propose("cleint", ["client", "server"]) == "did you mean 'client'?"
+    assert propose("zzz", ["client", "server"]) == "there are: client, server"
