@@ -55,7 +55,7 @@ def gram_line(width: int, shape: str, goal: float | None, quick: bool) -> str:
     def ours() -> None:
         total = Accumulator(width, len(CLASSES), 127)
         total.add(values, codes)
-        total.gram()
+        total.take()
 
     ratio = alternate(ours, lambda: real.T @ real, repeats=3 if quick else 9)
     wanted = "" if goal is None else f"  (goal <= {goal})"

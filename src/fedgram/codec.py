@@ -156,8 +156,8 @@ def _flatten(value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     arrays: dict[str, NDArray[Any]] = {}
 
     def walk(node: Any, path: str) -> Any:
-        if node is None or isinstance(node, bool | int | float | str):
-            return node
+        if node is None or isinstance(node, bool | int | float | str | np.generic):
+            return node.item() if isinstance(node, np.generic) else node
         if isinstance(node, np.ndarray):
             name = f"{len(arrays)} {path}".strip()  # the number keeps equal paths apart
             arrays[name] = node

@@ -22,7 +22,7 @@ from fedgram.samples import Array, Integers
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 EXACT_UP_TO = {FLOAT32: 2**24, FLOAT64: 2**53}
 SHORTEST_FLOAT32_BLOCK = 512  # rows; below this the additions cost more than float32 gains
-MOST_BLOCK_ENTRIES = 2**24  # of a block in floats: 64 MB in float32
+MOST_BLOCK_ENTRIES = 2**22  # 16 MB in float32: the allocator reuses blocks of this size
 STRIP = 64  # rows of a triangle added at a time
 
 
@@ -35,11 +35,16 @@ class Accumulator:
 
     def __init__(self, width: int, classes: int, bound: int) -> None:
         total = np.int64 if bound else np.float64
-        self.moment: Array = np.zeros((width, classes), total)
-        self._square: Array = np.zeros((width, width), total)  # the upper triangle is kept
         self._bound = bound
         self._dtype = block_dtype(bound)
+        # Sums of float32 blocks are kept in 32 bits while they fit: less memory to move.
+        narrow = bool(bound) and self._dtype == FLOAT32
+        self._square: Array = np.zeros((width, width), np.int32 if narrow else total)
+        self._most_blocks = 2**31 // EXACT_UP_TO[FLOAT32] - 1 if narrow else 2**62
+        self._room = self._most_blocks
+        self._gram: Array = np.zeros(width * (width + 1) // 2, total)
         self._block_square = np.zeros((width, width), self._dtype, order="F")
+        self._moment: Array = np.zeros((width, classes), total)
         if bound:
             self_test(self._dtype)
 
@@ -47,22 +52,37 @@ class Accumulator:
         """Add rows with their class codes."""
         start = 0
         for block in blocks(values, self._bound, self._dtype):
-            onehot = np.zeros((len(block), self.moment.shape[1]), self._dtype)
+            onehot = np.zeros((len(block), self._moment.shape[1]), self._dtype)
             onehot[np.arange(len(block)), codes[start : start + len(block)]] = 1
             start += len(block)
             # Exact like the Gram: |sum of f| <= sum of f^2 for integers.
-            self.moment += _gemm(block.T, onehot).astype(self.moment.dtype)
+            self._moment += _gemm(block.T, onehot).astype(self._moment.dtype)
             self._block_square = _syrk(block, self._block_square)
             self._add_upper(self._block_square.T)
 
-    def gram(self) -> Array:
-        """Return the upper triangle, row by row."""
-        return np.concatenate([row[i:] for i, row in enumerate(self._square)])
+    def take(self) -> tuple[Array, Array]:
+        """Return the Gram's upper triangle, row by row, and the moment; start anew from zero."""
+        self._fold()
+        taken = self._gram, self._moment
+        self._gram, self._moment = (np.zeros(part.shape, part.dtype) for part in taken)
+        return taken
 
     def _add_upper(self, upper: Array) -> None:
+        if not self._room:
+            self._fold()
+        self._room -= 1
         total = self._square
         for i in range(0, len(total), STRIP):  # strips: half the work, still in the cache
             total[i : i + STRIP, i:] += upper[i : i + STRIP, i:].astype(total.dtype)
+
+    def _fold(self) -> None:
+        """Move the sums of blocks into the wide, packed total."""
+        start = 0
+        for i, row in enumerate(self._square):
+            self._gram[start : start + len(row) - i] += row[i:]
+            start += len(row) - i
+        self._square.fill(0)
+        self._room = self._most_blocks
 
 
 def block_dtype(bound: int) -> np.dtype[Any]:

@@ -66,4 +66,6 @@ def _options(hint: Any) -> list[Any]:
 def _wanted(option: Any) -> str:
     if option is float:
         return "a finite number"
-    return f"a {option.__name__}" if isinstance(option, type) else repr(option)
+    if not isinstance(option, type):
+        return repr(option)
+    return {int: "a whole number", str: "a text", bool: "true or false"}.get(option, "a table")

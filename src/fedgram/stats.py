@@ -101,10 +101,11 @@ class Statistics(Additive):
             count += len(labels)
         if total is None:
             return cls.zero()
+        gram, moment = total.take()
         return cls(
             count=count,
-            gram=total.gram(),
-            moment=total.moment,
+            gram=gram,
+            moment=moment,
             energy=count,  # one-hot targets have length one
             space=space,
             classes=classes,

@@ -195,7 +195,7 @@ def _dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
     given = _text(arrays.get("classes"))
     if given is not None and given.ndim != 1:
         raise DataError(f"{name}: classes must be a list of names, not of shape {given.shape}")
-    classes = [str(c) for c in given] if given is not None else _numbered(codes)
+    classes = [str(c) for c in given] if given is not None else _numbered(codes, name)
     return Dataset(
         x=arrays["x"],
         y=codes,
@@ -229,5 +229,11 @@ def _codes(y: Array, name: str) -> Integers:
     return codes
 
 
-def _numbered(codes: Integers) -> list[str]:
-    return [str(code) for code in range(int(codes.max(initial=-1)) + 1)]
+def _numbered(codes: Integers, name: str) -> list[str]:
+    count = int(codes.max(initial=-1)) + 1
+    if count > max(1000, len(codes)):
+        raise DataError(
+            f"{name}: labels go up to {count - 1}, more than there are samples; number the classes "
+            "from 0, or give their names in an array 'classes'"
+        )
+    return [str(code) for code in range(count)]

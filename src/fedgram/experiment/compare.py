@@ -13,13 +13,18 @@ from fedgram.federation import Ask, traffic
 
 
 def runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return the results of the runs in these folders, or in folders right below them."""
+    """Return the results of the runs in these folders, or in folders right below them.
+
+    A run that was interrupted before anything was scored is an error where it is asked for by
+    name, and left out where others are beside it.
+    """
     found = []
     for folder in folders:
         here = [folder] if (folder / "run.json").is_file() else _below(folder)
         if not here:
             raise DataError(f"{folder}: holds no run; give a folder written by 'fedgram run --out'")
-        found += [_readable(path) for path in here]
+        scored = [path for path in here if (path / "scores.jsonl").is_file()]
+        found += [_readable(path) for path in scored or here]
     return found
 
 

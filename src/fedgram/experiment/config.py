@@ -95,7 +95,7 @@ def read(settings: Mapping[str, Any]) -> Config:
         )
     grid = settings.get("grid", {})
     tables = {"data": Data, "grid": Grid, "engine": Engine}
-    values = {**settings, "grid": {"bits": grid} if isinstance(grid, str) else grid}
+    values = {**settings, "grid": {"bits": grid} if isinstance(grid, str | int) else grid}
     built = {
         name: build(kind, _table(values.get(name, {}), name), name) for name, kind in tables.items()
     }

@@ -132,6 +132,8 @@ def run(
     0.94
     """
     record = record or Record()
+    if not sites.members:
+        raise ConfigError("there is nobody to federate: give at least one member")
 
     def federate(members: list[Site]) -> InProcess:
         return InProcess(
