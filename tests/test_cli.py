@@ -28,6 +28,9 @@ KEYS = {
     "model_digest",
     "holdout",
     "bytes",
+    "auroc",
+    "class_accuracy",
+    "gains",
 }
 SMALL = ("-s", "data.clients=4")
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram.data.partition import PARTITIONS, Plan, deal, fixed_split
+from fedgram.data.partition import deal, fixed_split
+from fedgram.data.plan import PARTITIONS, Plan
 from fedgram.data.sources import TEST, TRAIN, VALID, Dataset, load
 from fedgram.errors import ConfigError, DataError
 

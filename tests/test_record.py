@@ -8,7 +8,7 @@ import pytest
 
 from fedgram import codec
 from fedgram.client import Site
-from fedgram.data.partition import Plan
+from fedgram.data.plan import Plan
 from fedgram.data.sources import load
 from fedgram.errors import DataError
 from fedgram.experiment.compare import runs
@@ -153,7 +153,8 @@ def test_a_name_too_long_for_a_folder_is_refused(tmp_path):
 def test_a_comparison_tells_what_the_result_told(folder, everybody):
     result = recorded(folder, everybody)
     (found,) = runs([folder])
-    assert found == {**result.plain(), "run": str(folder), "finished": True}
+    alone = {"over_alone": None, "over_shared": None}  # nothing beside it to compare with
+    assert found == {**result.plain(), "run": str(folder), "finished": True, "gains": alone}
 
 
 def test_runs_are_found_right_below_a_folder(folder, everybody):

@@ -9,7 +9,7 @@ import pytest
 
 from fedgram import codec
 from fedgram.client import Site
-from fedgram.data.partition import Plan
+from fedgram.data.plan import Plan
 from fedgram.data.sources import load
 from fedgram.errors import ConfigError
 from fedgram.experiment.runner import run

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from fedgram.data.partition import Plan
+from fedgram.data.plan import Plan
 from fedgram.data.sources import DATA_VARIABLE, load
 from fedgram.errors import DataError
 from fedgram.experiment.sites import sites

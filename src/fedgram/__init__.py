@@ -1,7 +1,8 @@
 """Federated learning that is solved, not trained: one round, exact to the last bit."""
 
 from fedgram.client import Client, Site
-from fedgram.data.partition import Plan, deal
+from fedgram.data.partition import deal
+from fedgram.data.plan import Plan
 from fedgram.data.sources import Dataset, load
 from fedgram.engines.inprocess import InProcess
 from fedgram.errors import FedgramError

@@ -27,6 +27,15 @@ class Client:
         What the client keeps between asks; it never leaves.
     rng
         Randomness of this ask, from the run's seed, the client's name and the ask's number.
+
+    Examples
+    --------
+    >>> from fedgram.samples import Features, Labels, Space
+    >>> rows = Features(np.array([[1], [2], [3]], dtype=np.int8), Space(width=1, bound=127))
+    >>> samples = Samples(rows, Labels(np.array([0, 1, 1]), ("no", "yes")))
+    >>> client = Client(id="north", train=samples.take([0, 1]), valid=samples.take([2]))
+    >>> len(client.train), len(client.samples), hasattr(client, "test")
+    (2, 3, False)
     """
 
     id: str
@@ -43,7 +52,17 @@ class Client:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Site:
-    """A client together with its test data, which only the score step sees."""
+    """A client together with its test data, which only the score step sees.
+
+    Examples
+    --------
+    >>> from fedgram.samples import Features, Labels, Space
+    >>> rows = Features(np.array([[1], [2], [3]], dtype=np.int8), Space(width=1, bound=127))
+    >>> samples = Samples(rows, Labels(np.array([0, 1, 1]), ("no", "yes")))
+    >>> site = Site(id="north", train=samples, valid=samples.take([]), test=samples.take([2]))
+    >>> site.client(np.random.default_rng(0)).id
+    'north'
+    """
 
     id: str
     train: Samples

@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as _unpack
 from safetensors.numpy import save as _pack
 
+from fedgram import files
 from fedgram.errors import DataError, FedgramError
 
 FORMAT = 1
@@ -96,10 +97,7 @@ def digest(value: Any) -> str:
 
 def save(path: Path, value: Any) -> None:
     """Write `value` to a file that is either whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(encode(value))
-    part.replace(path)
+    files.write(path, encode(value))
 
 
 def load(path: Path) -> Any:

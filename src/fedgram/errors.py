@@ -22,6 +22,15 @@ class DataError(FedgramError):
     exit_code = 3
 
 
+class RowError(DataError):
+    """One row of the data that cannot be used."""
+
+    def __init__(self, row: int, cause: str) -> None:
+        super().__init__(f"row {row}: {cause}")
+        self.row = row
+        self.cause = cause
+
+
 class MismatchError(FedgramError):
     """Two values that must not be added: other grid, other lift, other class list."""
 
@@ -56,3 +65,9 @@ class LawError(FedgramError):
     """A law that a method does not keep."""
 
     exit_code = 9
+
+
+class MemoryLimitError(FedgramError):
+    """Something that would not fit in this machine's memory."""
+
+    exit_code = 10

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
+from fedgram import memory
 from fedgram.errors import ExactnessError
 from fedgram.samples import Array, Integers
 
@@ -35,6 +36,11 @@ class Accumulator:
 
     def __init__(self, width: int, classes: int, bound: int) -> None:
         total = np.int64 if bound else np.float64
+        memory.require(
+            20 * width**2 + 16 * width * classes,  # what is summed, and then solved
+            f"a Gram matrix of {width} features and {classes} classes",
+            "use a narrower lift or backbone",
+        )
         self._bound = bound
         self._dtype = block_dtype(bound)
         # Sums of float32 blocks are kept in 32 bits while they fit: less memory to move.

@@ -184,7 +184,7 @@ class Whole:
 def _refuse_other_lift(space: Space, lift: Lift) -> None:
     """Refuse a total that was not made with this lift."""
     if space.inputs:
-        wanted = lift.space(Grid.of(space).space(space.inputs))
+        wanted = lift.space(Grid.of(space).space(space.inputs, space.backbone))
         if wanted != space:
             raise MismatchError(
                 f"the total was made with other settings: {space.difference(wanted)}"

@@ -34,6 +34,8 @@ class Space:
         Number of features of the backbone, before grid and lift.
     clip
         Where the grid clips, in units of a sample's RMS; 0 where it does not.
+    backbone
+        What made the vectors, as far as it is known: sites with different ones must not add up.
     steps
         How a vector came about, in order: input, grid, lift.
 
@@ -49,6 +51,7 @@ class Space:
     bound: int = 0
     inputs: int = 0
     clip: float = 0.0
+    backbone: str = ""
     steps: tuple[str, ...] = ()
 
     @property

@@ -202,6 +202,8 @@ class Tally(Additive):
     correct: int = 0
     accuracies: int = 0
     everywhere: int = 0
+    ranked: int = 0
+    aurocs: int = 0
     histogram: Array = field(default_factory=lambda: np.zeros(HISTOGRAM_BINS, np.int64))
     class_samples: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     class_correct: Array = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -211,8 +213,19 @@ class Tally(Additive):
         return not (self.clients or self.classes or self.class_samples.size)
 
     @classmethod
-    def of(cls, predicted: Array, truth: Labels, *, everywhere: float = 0.0) -> Self:
-        """Tally one client; `everywhere` is its model's accuracy on the whole test set."""
+    def of(
+        cls,
+        predicted: Array,
+        truth: Labels,
+        *,
+        everywhere: float = 0.0,
+        auroc: float | None = None,
+    ) -> Self:
+        """Tally one client.
+
+        `everywhere` is its model's accuracy on the whole test set, `auroc` its macro AUROC, None
+        where that is not defined or was not asked for.
+        """
         right = predicted == truth.codes
         samples, correct = len(truth), int(right.sum())
         tested = samples > 0
@@ -227,6 +240,8 @@ class Tally(Additive):
             correct=correct,
             accuracies=round(share * _ONE),
             everywhere=round(everywhere * _ONE),
+            ranked=int(auroc is not None),
+            aurocs=round((auroc or 0.0) * _ONE),
             histogram=histogram,
             class_samples=np.bincount(truth.codes, minlength=width),
             class_correct=np.bincount(truth.codes[right], minlength=width),
@@ -255,6 +270,17 @@ class Tally(Additive):
         if not seen.any():
             return float("nan")
         return float(np.mean(self.class_correct[seen] / self.class_samples[seen]))
+
+    @property
+    def auroc(self) -> float:
+        """Mean macro AUROC of the clients for which it is defined."""
+        return _share(self.aurocs, self.ranked * _ONE)
+
+    @property
+    def class_accuracy(self) -> dict[str, float]:
+        """Accuracy within each class, over all test samples that have it."""
+        pairs = zip(self.class_correct, self.class_samples, strict=True)
+        return dict(zip(self.classes, (_share(c, n) for c, n in pairs), strict=True))
 
     @property
     def worst_decile(self) -> float:

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from fedgram import codec
 from fedgram.client import Site
-from fedgram.data.partition import Plan
+from fedgram.data.plan import Plan
 from fedgram.data.sources import load
 from fedgram.engines.inprocess import InProcess
 from fedgram.errors import PrivacyError

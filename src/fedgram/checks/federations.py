@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.client import Site
-from fedgram.data.partition import Plan
+from fedgram.data.plan import Plan
 from fedgram.data.sources import load
 from fedgram.engines.inprocess import InProcess
 from fedgram.experiment.sites import Sites, sites

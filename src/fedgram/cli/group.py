@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fedgram.errors import FedgramError
+from fedgram.errors import FedgramError, MemoryLimitError
 
 
 class Commands(click.Group):
@@ -18,6 +18,9 @@ class Commands(click.Group):
         except FedgramError as error:
             click.echo(f"fedgram: error: {error}", err=True)
             ctx.exit(error.exit_code)
+        except MemoryError as error:
+            click.echo(f"fedgram: error: not enough memory ({error})", err=True)
+            ctx.exit(MemoryLimitError.exit_code)
         except KeyboardInterrupt:
             click.echo("fedgram: interrupted; what was recorded is kept", err=True)
             ctx.exit(130)
@@ -30,5 +33,6 @@ def main() -> None:
 
     Exit codes: 0 done, 2 wrong usage or configuration, 3 unusable data, 4 values that must not be
     added, 5 exactness cannot be kept, 6 nothing to solve, 7 refused for privacy, 8 refused by the
-    ledger, 9 a law is broken, 130 interrupted.
+    ledger, 9 a law is broken, 10 not enough memory, 130
+    interrupted.
     """

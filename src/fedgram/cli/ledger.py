@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgram import codec
+from fedgram import codec, files
 from fedgram.cli.group import main
 from fedgram.client import Client
 from fedgram.contribution import Contribution
@@ -23,9 +23,10 @@ from fedgram.data.sources import TEST, load
 from fedgram.engines.ledgered import Ledgered
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiment import config as configuration
+from fedgram.experiment.sites import gridded
 from fedgram.ledger import Certificate, Ledger
 from fedgram.method import Method, shared_digest
-from fedgram.samples import Labels, Samples
+from fedgram.samples import Samples
 from fedgram.stats import Statistics
 
 PATH = click.Path(path_type=Path, dir_okay=False)
@@ -68,8 +69,7 @@ def site_samples(source: str, name: str, overrides: tuple[str, ...]) -> tuple[Me
     """Return a method and the labelled samples of one site's file, as its steps see them."""
     settings = configuration.load(None, overrides, [name])
     data = load(source)
-    features = settings.grid(data.x, scale=data.scale, offset=data.offset)
-    samples = Samples(features, Labels(data.y, data.classes))
+    samples = gridded(data, settings.grid)
     if data.split is not None:
         samples = samples.take(np.flatnonzero(data.split != TEST))
     if not len(samples):
@@ -132,7 +132,7 @@ def forget(ledger: Path, client: str, certificate: Path | None) -> None:
     with Ledger.open(ledger) as book:
         shown = json.dumps(book.forget(client).plain(), indent=2)
     if certificate:
-        certificate.write_text(shown + "\n", encoding="utf-8")
+        files.write(certificate, shown + "\n")
     click.echo(shown)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from fedgram import codec
+from fedgram import codec, files
 from fedgram.cli.group import main
 from fedgram.cli.ledger import PATH, method_option, set_option, site_samples
 from fedgram.client import Client
@@ -66,9 +66,7 @@ def predict(model: Path, data: str, out: Path | None) -> None:
     if out is None:
         click.echo(text, nl=False)
         return
-    part = out.with_name(out.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(out)
+    files.write(out, text)
     click.echo(f"{out}: {len(scores)} predictions", err=True)
 
 
@@ -79,7 +77,12 @@ def _on_grid(head: Linear | Blend, vectors: Vectors, source: str) -> Features:
             f"{source}: vectors of {vectors.x.shape[1]} features, the model was made for "
             f"{space.inputs}"
         )
-    return Grid.of(space)(vectors.x, scale=vectors.scale, offset=vectors.offset)
+    return Grid.of(space)(
+        vectors.x,
+        scale=vectors.scale,
+        offset=vectors.offset,
+        backbone=vectors.backbone or space.backbone,  # a table of numbers does not say
+    )
 
 
 def _csv(scores: Floats, classes: tuple[str, ...]) -> str:

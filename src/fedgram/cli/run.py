@@ -17,6 +17,7 @@ from fedgram.cli.screen import print_table, progress
 from fedgram.data.sources import load as load_data
 from fedgram.experiment import config as configuration
 from fedgram.experiment.compare import runs as recorded
+from fedgram.experiment.metrics import who_gains
 from fedgram.experiment.record import Record
 from fedgram.experiment.runner import run as run_method
 from fedgram.experiment.sites import sites
@@ -47,7 +48,7 @@ def run(
     settings = configuration.load(config, overrides, methods)
     data = load_data(settings.data.source)
     everybody = sites(data, settings.data, settings.grid)
-    results = []
+    results, by_client = [], {}
     with progress(shown=not as_json) as follow:
         for name in settings.methods:
             method = settings.make(name)
@@ -62,10 +63,14 @@ def run(
                 seed=settings.engine.seed,
                 workers=settings.engine.workers,
                 private=settings.engine.private,
+                metrics=settings.metrics,
                 record=record,
                 on_reply=follow(name),
             )
             results.append(result.plain())
+            by_client[name] = result.scores.by_client()
+    for name, found in zip(settings.methods, who_gains(by_client).values(), strict=True):
+        results[settings.methods.index(name)]["gains"] = found
     if as_json:
         click.echo(json.dumps({"runs": results}, indent=2))
         return

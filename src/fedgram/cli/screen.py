@@ -34,7 +34,9 @@ def print_table(title: str, results: list[dict[str, Any]], label: str = "method"
         padding=(0, 1, 0, 0),
     )
     table.add_column(label, overflow="fold")
-    for header in (*COLUMNS, "bytes\nup", "bytes\ndown", "seconds"):
+    ranked = any(result["auroc"] is not None for result in results)
+    more = ("macro\nAUROC",) if ranked else ()
+    for header in (*COLUMNS, *more, "bytes\nup", "bytes\ndown", "seconds"):
         table.add_column(header, justify="right", no_wrap=True)
     means = [result["accuracy"]["client_mean"] for result in results]
     best = max((mean for mean in means if mean is not None), default=None)
@@ -42,10 +44,16 @@ def print_table(title: str, results: list[dict[str, Any]], label: str = "method"
         cells = [_percent(result["accuracy"][key]) for key in COLUMNS.values()]
         if result["accuracy"]["client_mean"] == best:
             cells[0] = f"[bold]{cells[0]}[/bold]"
+        if ranked:
+            cells.append(_percent(result["auroc"]))
         size = [_bytes(result["bytes"][key]) for key in ("up", "down")]
         table.add_row(escape(str(result[label])), *cells, *size, f"{result['seconds']:.2f}")
     console = Console()
     console.print(table)
+    if len(results) > 1 and any(any((r.get("gains") or {}).values()) for r in results):
+        console.print(_gains_table(results, label))
+    if any(result["class_accuracy"] for result in results):
+        console.print(_class_table(results, label))
     for note in dict.fromkeys(note for result in results for note in _notes(result, label)):
         console.print(note, highlight=False, markup=False)
 
@@ -94,6 +102,38 @@ def progress(*, shown: bool) -> Iterator[Callable[[str], OnReply]]:
             return reply
 
         yield follow
+
+
+def _gains_table(results: list[dict[str, Any]], label: str) -> Table:
+    table = Table(
+        title="% of clients better / worse than",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column(label, overflow="fold")
+    table.add_column("alone", justify="right")
+    table.add_column("with the shared model", justify="right")
+    for result in results:
+        cells = []
+        for key in ("over_alone", "over_shared"):
+            gain = (result.get("gains") or {}).get(key)
+            shown = gain and f"{_percent(gain['better'])} / {_percent(gain['worse'])}"
+            cells.append(shown or "-")
+        table.add_row(escape(str(result[label])), *cells)
+    return table
+
+
+def _class_table(results: list[dict[str, Any]], label: str) -> Table:
+    table = Table(title="accuracy within classes", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("class")
+    for result in results:
+        table.add_column(escape(str(result[label])), justify="right")
+    for name in next(r["class_accuracy"] for r in results if r["class_accuracy"]):
+        shares = [(result["class_accuracy"] or {}).get(name) for result in results]
+        table.add_row(escape(name), *map(_percent, shares))
+    return table
 
 
 def _percent(share: float | None) -> str:

@@ -18,7 +18,7 @@ from fedgram.samples import Array, Integers
 
 DATA_VARIABLE = "FEDGRAM_DATA"
 TRAIN, VALID, TEST = 0, 1, 2
-_ARRAYS = ("x", "y", "scale", "offset", "client", "domain", "split", "classes")
+_ARRAYS = ("x", "y", "scale", "offset", "client", "domain", "split", "classes", "backbone")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,6 +39,8 @@ class Dataset:
         Where given, the name of each sample's client or domain.
     split
         Where given, 0 for training, 1 for validation, 2 for test samples.
+    backbone
+        Where given, what made the vectors; sums of different backbones are refused.
     name
         What to call the data in messages and records.
 
@@ -56,6 +58,7 @@ class Dataset:
     client: Array | None = None
     domain: Array | None = None
     split: Array | None = None
+    backbone: str = ""
     name: str = "data"
 
     def __post_init__(self) -> None:
@@ -104,6 +107,7 @@ class Vectors:
     x: Array
     scale: Array | None = None
     offset: Array | None = None
+    backbone: str = ""
 
 
 def load_vectors(source: str) -> Vectors:
@@ -114,7 +118,12 @@ def load_vectors(source: str) -> Vectors:
     arrays = _arrays(path, source)
     if "x" not in arrays or arrays["x"].ndim != 2:
         raise DataError(f"{source}: an array 'x', samples by features, is needed")
-    return Vectors(x=arrays["x"], scale=arrays.get("scale"), offset=arrays.get("offset"))
+    return Vectors(
+        x=arrays["x"],
+        scale=arrays.get("scale"),
+        offset=arrays.get("offset"),
+        backbone=_word(arrays.get("backbone"), source),
+    )
 
 
 def load(source: str) -> Dataset:
@@ -205,8 +214,16 @@ def _dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
         client=_text(arrays.get("client")),
         domain=_text(arrays.get("domain")),
         split=arrays.get("split"),
+        backbone=_word(arrays.get("backbone"), name),
         name=name,
     )
+
+
+def _word(array: Array | None, name: str) -> str:
+    array = _text(array)
+    if array is not None and array.size != 1:
+        raise DataError(f"{name}: backbone must be one text, not {array.size}")
+    return "" if array is None else str(array.reshape(-1)[0])
 
 
 def _text(array: Array | None) -> Array | None:

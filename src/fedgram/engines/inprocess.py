@@ -37,6 +37,23 @@ class InProcess:
     on_ask, on_reply
         Called after each exchange with its record, and after each client's part of it with the
         name of the step and the numbers of clients done and asked.
+
+    Examples
+    --------
+    >>> from fedgram.samples import Features, Labels, Samples, Space
+    >>> from fedgram.stats import Statistics
+    >>> rows = Features(np.array([[1], [2], [3]], dtype=np.int8), Space(width=1, bound=127))
+    >>> everything = Samples(rows, Labels(np.array([0, 1, 1]), ("no", "yes")))
+    >>> nothing = everything.take([])
+    >>> sites = [
+    ...     Site(id=name, train=everything.take(part), valid=nothing, test=nothing)
+    ...     for name, part in (("north", [0]), ("south", [1, 2]))
+    ... ]
+    >>> def statistics(client, broadcast):
+    ...     return Statistics.of(client.train.features, client.train.labels)
+    >>> federation = InProcess(sites)
+    >>> federation.sum(statistics).gram, federation.asks[0].clients
+    (array([14]), 2)
     """
 
     def __init__(

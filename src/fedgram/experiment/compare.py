@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.errors import DataError
+from fedgram.experiment.metrics import who_gains
 from fedgram.experiment.record import FORMAT
 from fedgram.federation import Ask, traffic
 
@@ -24,7 +25,11 @@ def runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
         if not here:
             raise DataError(f"{folder}: holds no run; give a folder written by 'fedgram run --out'")
         scored = [path for path in here if (path / "scores.jsonl").is_file()]
-        found += [_readable(path) for path in scored or here]
+        some = [_readable(path) for path in scored or here]
+        accuracies = {result["method"]: result.pop("by_client") for result in some}
+        for result in some:  # runs of one folder are of the same clients
+            result["gains"] = who_gains(accuracies)[result["method"]]
+        found += some
     return found
 
 
@@ -46,7 +51,8 @@ def _result(folder: Path) -> dict[str, Any]:
         raise DataError(
             f"{folder}: a record of format {about.get('format')}, this fedgram reads {FORMAT}"
         )
-    summaries = [line for line in _lines(folder / "scores.jsonl") if "summary" in line]
+    lines = _lines(folder / "scores.jsonl")
+    summaries = [line for line in lines if "summary" in line]
     members = [line for line in summaries if line["set"] == "members"]
     if not members:
         raise DataError(f"{folder}: the run was interrupted before anything was scored; run again")
@@ -58,6 +64,13 @@ def _result(folder: Path) -> dict[str, Any]:
         "finished": any(ask.phase == "deliver" for ask in asks),
         "rounds": members[-1]["round"],
         **members[-1]["summary"],
+        "by_client": {
+            line["client"]: line["correct"] / line["samples"]
+            for line in lines
+            if line["set"] == "members"
+            and line["round"] == members[-1]["round"]
+            and line.get("samples")
+        },
         "holdout": holdout[-1] if holdout else None,
         "bytes": traffic(asks),
     }

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fedgram.data.partition import Plan
+from fedgram.data.plan import Plan
 from fedgram.errors import ConfigError
+from fedgram.experiment.runner import Metrics
 from fedgram.features.grid import Grid
 from fedgram.method import Method, find, make
 from fedgram.settings import build, propose
@@ -62,6 +63,7 @@ class Config:
     data: Data = Data()
     grid: Grid = Grid()
     engine: Engine = Engine()
+    metrics: Metrics = Metrics()
     methods: tuple[str, ...] = DEFAULT_METHODS
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -76,6 +78,7 @@ class Config:
             "data": asdict(self.data),
             "grid": asdict(self.grid),
             "engine": asdict(self.engine),
+            "metrics": asdict(self.metrics),
             "methods": list(self.methods),
             "method": {name: dict(values) for name, values in self.method.items()},
         }
@@ -94,7 +97,7 @@ def read(settings: Mapping[str, Any]) -> Config:
             "upgrade fedgram"
         )
     grid = settings.get("grid", {})
-    tables = {"data": Data, "grid": Grid, "engine": Engine}
+    tables = {"data": Data, "grid": Grid, "engine": Engine, "metrics": Metrics}
     values = {**settings, "grid": {"bits": grid} if isinstance(grid, str | int) else grid}
     built = {
         name: build(kind, _table(values.get(name, {}), name), name) for name, kind in tables.items()

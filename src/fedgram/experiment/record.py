@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_info
 from fedgram import codec
 from fedgram.errors import DataError
 from fedgram.federation import Ask
+from fedgram.files import cannot_write
 from fedgram.solve import THREADS
 
 FORMAT = 1
@@ -53,7 +54,7 @@ class Record:
             about = {"format": FORMAT, **(settings or {}), "versions": versions()}
             (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         except OSError as error:
-            raise DataError(f"{folder}: cannot be written ({error.strerror})") from error
+            raise cannot_write(folder, error) from error
 
     def ask(self, ask: Ask) -> None:
         """Record an exchange."""
@@ -79,8 +80,12 @@ class Record:
     def _append(self, name: str, line: Mapping[str, Any]) -> None:
         if self._folder is None:
             return
-        with (self._folder / name).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        path = self._folder / name
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise cannot_write(path, error) from error
 
 
 def versions() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from fedgram import codec
 from fedgram.client import Client, Site
 from fedgram.engines.inprocess import InProcess
 from fedgram.errors import ConfigError
+from fedgram.experiment.metrics import macro_auroc
 from fedgram.experiment.record import Record
 from fedgram.experiment.sites import Sites
 from fedgram.federation import Ask, traffic
@@ -21,6 +22,22 @@ from fedgram.heads import Predictor, predict
 from fedgram.method import Method, shared_digest
 from fedgram.samples import Samples
 from fedgram.stats import Tally, worst_decile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """What to compute beyond accuracy.
+
+    Parameters
+    ----------
+    auroc
+        Macro AUROC on each client's own test samples, averaged over clients.
+    classes
+        Accuracy within each class.
+    """
+
+    auroc: bool = False
+    classes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +63,12 @@ class Scores:
     seconds: float
     shared_digest: str | None
     model_digest: str
+    metrics: Metrics
 
     @property
     def accuracy(self) -> dict[str, float]:
         """The five accuracies of the table, as fractions; not a number where nobody has tests."""
-        tested = np.array([row.correct / row.samples for row in self.rows if row.samples])
+        tested = np.array(list(self.by_client().values()))
         return {
             "client_mean": self.tally.client_mean,
             "sample_mean": self.tally.sample_mean,
@@ -62,7 +80,9 @@ class Scores:
     def plain(self) -> dict[str, Any]:
         """Return the scores as plain numbers and texts, for JSON."""
         return {
-            "accuracy": {k: None if isnan(v) else v for k, v in self.accuracy.items()},
+            "accuracy": {k: _number(v) for k, v in self.accuracy.items()},
+            "auroc": _number(self.tally.auroc),
+            "class_accuracy": self._class_accuracy(),
             "clients": self.tally.clients,
             "untested_clients": self.tally.untested,
             "seconds": self.seconds,
@@ -70,10 +90,29 @@ class Scores:
             "model_digest": self.model_digest,
         }
 
+    def by_client(self) -> dict[str, float]:
+        """Return the accuracy of every client that has test samples and may be seen."""
+        return {row.client: row.correct / row.samples for row in self.rows if row.samples}
+
+    def _class_accuracy(self) -> dict[str, float | None] | None:
+        if not self.metrics.classes:
+            return None
+        return {name: _number(share) for name, share in self.tally.class_accuracy.items()}
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Result:
-    """What a run ends with."""
+    """What a run ends with.
+
+    Examples
+    --------
+    >>> from fedgram.data.sources import load
+    >>> from fedgram.experiment.sites import sites
+    >>> from fedgram.methods.local import Local
+    >>> result = run(Local(), sites(load("digits")))
+    >>> result.method, result.rounds, result.shared_digest, len(result.models)
+    ('local', 1, None, 20)
+    """
 
     method: str
     rounds: int
@@ -117,6 +156,7 @@ def run(
     seed: int = 0,
     workers: int = 1,
     private: bool = False,
+    metrics: Metrics = Metrics(),
     record: Record | None = None,
     on_reply: Callable[[str, int, int], None] | None = None,
 ) -> Result:
@@ -145,7 +185,7 @@ def run(
             on_reply=on_reply,
         )
 
-    engine, scorer = federate(sites.members), Scorer(method, sites.test)
+    engine, scorer = federate(sites.members), Scorer(method, sites.test, metrics)
     rounds, shared, scores, holdout = 0, None, None, None
     fitting, start = 0.0, time.perf_counter()
     for rounds, shared in enumerate(method.fit(engine), 1):  # used after the loop
@@ -174,8 +214,9 @@ def run(
 class Scorer:
     """Personalizes and scores at the sites; it alone sees test data."""
 
-    def __init__(self, method: Method, test: Samples) -> None:
+    def __init__(self, method: Method, test: Samples, metrics: Metrics) -> None:
         self._method = method
+        self._metrics = metrics
         self._test = test.remembering()  # every model is tried on it: lift it once
         self._everywhere: dict[str, float] = {}
         self._digests: dict[str, str] = {}
@@ -203,6 +244,7 @@ class Scorer:
             seconds=fitting + sum(row.seconds for row in rows),
             shared_digest=shared_digest(self._method, shared),
             model_digest=codec.digest(sorted({row.model_digest for row in rows})),
+            metrics=self._metrics,
         )
 
     def _personalize_and_score(self, site: Site, client: Client, shared: Any) -> Tally:
@@ -214,5 +256,12 @@ class Scorer:
         if digest not in self._everywhere:  # clients often share one model
             right = predict(model, self._test.features) == self._test.labels.codes
             self._everywhere[digest] = float(np.mean(right)) if len(right) else 0.0
-        guess = predict(model, site.test.features)
-        return Tally.of(guess, site.test.labels, everywhere=self._everywhere[digest])
+        scores, truth = model(site.test.features), site.test.labels
+        auroc = macro_auroc(scores, truth.codes) if self._metrics.auroc else None
+        everywhere = self._everywhere[digest]
+        return Tally.of(scores.argmax(axis=1), truth, everywhere=everywhere, auroc=auroc)
+
+
+def _number(value: float) -> float | None:
+    """Return a number for JSON, which has none that is not one."""
+    return None if isnan(value) else value

@@ -5,19 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedgram.client import Site
-from fedgram.data.partition import Plan, deal
+from fedgram.data.partition import deal
+from fedgram.data.plan import Plan
 from fedgram.data.sources import Dataset
+from fedgram.errors import DataError, RowError
 from fedgram.features.grid import Grid
 from fedgram.samples import Labels, Samples, concatenate
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Sites:
-    """The members of a federation, the clients held out of it, and everybody's test samples."""
+    """The members of a federation, the clients held out of it, and everybody's test samples.
+
+    Examples
+    --------
+    >>> from fedgram.data.sources import load
+    >>> [site.id for site in sites(load("digits"), Plan(clients=3)).members]
+    ['c0', 'c1', 'c2']
+    """
 
     members: list[Site]
     holdout: list[Site]
     test: Samples
+
+
+def gridded(data: Dataset, grid: Grid) -> Samples:
+    """Return all samples of a data set on the grid; a bad row is named with its client."""
+    try:
+        features = grid(data.x, scale=data.scale, offset=data.offset, backbone=data.backbone)
+    except RowError as error:
+        client = "" if data.client is None else f"client {data.client[error.row]}: "
+        raise DataError(f"{data.name}: {client}{error}") from error
+    return Samples(features, Labels(data.y, data.classes))
 
 
 def sites(data: Dataset, plan: Plan | None = None, grid: Grid | None = None) -> Sites:
@@ -30,10 +49,7 @@ def sites(data: Dataset, plan: Plan | None = None, grid: Grid | None = None) -> 
     >>> len(everybody.members), len(everybody.holdout), len(everybody.test)
     (3, 1, 450)
     """
-    grid = grid or Grid()
-    everything = Samples(
-        grid(data.x, scale=data.scale, offset=data.offset), Labels(data.y, data.classes)
-    )
+    everything = gridded(data, grid or Grid())
     members: list[Site] = []
     holdout: list[Site] = []
     for share in deal(data, plan or Plan()):

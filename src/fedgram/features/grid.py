@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedgram.errors import ConfigError, DataError
+from fedgram.errors import ConfigError, DataError, RowError
 from fedgram.samples import Array, Features, Floats, Space
 
 # Fewer levels want a tighter clip (in units of the sample's RMS), at the price of its tails.
@@ -70,8 +70,9 @@ class Grid:
         """The real value of one step of the grid; 1 when it is off."""
         return self.reach / self.bound if self.bound else 1.0
 
-    def space(self, width: int) -> Space:
+    def space(self, width: int, backbone: str = "") -> Space:
         """Return the space of gridded vectors of `width` input features, constant included."""
+        source = f"{width} features" + (f" of {backbone}" if backbone else "")
         constant = bias(self.step, self.bound)
         detail = f"{self.bits} bits, clip {self.reach:g}" if self.bound else "off"
         return Space(
@@ -80,7 +81,8 @@ class Grid:
             bound=self.bound,
             inputs=width,
             clip=self.reach if self.bound else 0.0,
-            steps=(f"input({width} features)", f"grid({detail}, constant {constant})"),
+            backbone=backbone,
+            steps=(f"input({source})", f"grid({detail}, constant {constant})"),
         )
 
     @classmethod
@@ -91,12 +93,17 @@ class Grid:
         return cls(bits=space.bound.bit_length() + 1, clip=space.clip)
 
     def __call__(
-        self, x: Array, *, scale: Array | float | None = None, offset: Array | float | None = None
+        self,
+        x: Array,
+        *,
+        scale: Array | float | None = None,
+        offset: Array | float | None = None,
+        backbone: str = "",
     ) -> Features:
         """Return rows `x` on the grid; where codes are stored, the value is x * scale + offset."""
         if x.ndim != 2:
             raise DataError(f"features must be samples by features, not of shape {x.shape}")
-        space = self.space(x.shape[1])
+        space = self.space(x.shape[1], backbone)
         dtype = np.int8 if self.bound < 2**7 else np.int16
         rows = np.empty((len(x), space.width), dtype if self.bound else np.float64)
         rows[:, -1] = bias(self.step, self.bound)
@@ -146,8 +153,6 @@ def _real(
             real += np.asarray(offset, np.float64)
     bad = ~np.isfinite(real).all(axis=1)
     if bad.any():
-        raise DataError(
-            f"{int(bad.sum())} feature rows hold NaN or infinity, the first is row "
-            f"{start + int(np.flatnonzero(bad)[0])}; remove or repair them"
-        )
+        row = start + int(np.flatnonzero(bad)[0])
+        raise RowError(row, "the features hold NaN or infinity; remove or repair them")
     return real

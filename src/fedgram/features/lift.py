@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import erf
 
+from fedgram import memory
 from fedgram.codec import register
 from fedgram.errors import ConfigError
 from fedgram.exact import product
@@ -99,6 +100,11 @@ class Lift:
 
     def _lifted(self, features: Features) -> Features:
         inputs, space = features.space, self.space(features.space)
+        memory.require(
+            len(features) * space.width * features.values.itemsize + 6 * inputs.width * self.width,
+            f"a lift of {len(features)} samples to {self.width} features",
+            "use a smaller width",
+        )
         signs = _signs(inputs.width, self.width, self.seed)
         rows = np.empty((len(features), space.width), features.values.dtype)
         rows[:, -1] = bias(inputs.unit, inputs.bound)

@@ -1,0 +1,77 @@
+"""How a data set is split and dealt, as settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedgram.errors import ConfigError
+from fedgram.settings import propose
+
+PARTITIONS = ("iid", "dirichlet", "shards", "domain", "given")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to split and deal a data set.
+
+    Parameters
+    ----------
+    clients
+        Number of clients; None means 20, one per domain, or those the data name.
+    partition
+        iid, dirichlet (label skew), shards (few classes each), domain, or given (by the data).
+    dirichlet
+        Concentration of the label skew: small is strong.
+    equal_sizes
+        With dirichlet: give all clients equally many samples. Then every client draws its mix of
+        classes; else every class draws its mix of clients, and sizes differ.
+    shards
+        Shards per client.
+    seed
+        Of split and partition.
+    split
+        "global" fixes train and test first, the same whatever the partition; "within-client"
+        partitions all samples and then splits in each client, as the papers do.
+    test_fraction
+        Share of test samples where the data bring no split of their own.
+    holdout_clients
+        Clients that take no part in training and get a personal model afterwards.
+
+    Examples
+    --------
+    >>> Plan(partition="shards", clients=10).shards
+    2
+    >>> Plan(partition="shard")
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.ConfigError: data.partition = 'shard' is not known; did you mean 'shards'?
+    """
+
+    clients: int | None = None
+    partition: str = "dirichlet"
+    dirichlet: float = 0.1
+    equal_sizes: bool = False
+    shards: int = 2
+    seed: int = 0
+    split: str = "global"
+    test_fraction: float = 0.25
+    holdout_clients: int = 0
+
+    def __post_init__(self) -> None:
+        if self.partition not in PARTITIONS:
+            hint = propose(self.partition, PARTITIONS)
+            raise ConfigError(f"data.partition = {self.partition!r} is not known; {hint}")
+        if self.split not in ("global", "within-client"):
+            raise ConfigError(f"data.split = {self.split!r}: use 'global' or 'within-client'")
+        if self.clients is not None and self.clients < 1:
+            raise ConfigError(f"data.clients = {self.clients}: use at least 1")
+        if not 0 < self.dirichlet < float("inf"):
+            raise ConfigError(f"data.dirichlet = {self.dirichlet}: use a number > 0")
+        if self.seed < 0:
+            raise ConfigError(f"data.seed = {self.seed}: use 0 or more")
+        if self.shards < 1:
+            raise ConfigError(f"data.shards = {self.shards}: use at least 1")
+        if not 0 < self.test_fraction < 1:
+            raise ConfigError(f"data.test_fraction = {self.test_fraction}: use 0 < fraction < 1")
+        if self.holdout_clients < 0:
+            raise ConfigError(f"data.holdout_clients = {self.holdout_clients}: use 0 or more")

@@ -1,0 +1,67 @@
+"""Scores beyond accuracy: ranking, and who gains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.stats import rankdata
+
+from fedgram.samples import Floats, Integers
+
+
+def macro_auroc(scores: Floats, codes: Integers) -> float | None:
+    """Return the mean over classes of the area under the ROC curve, each class against the rest.
+
+    Classes without samples, or with all of them, are left out; None where none remains.
+
+    Examples
+    --------
+    >>> macro_auroc(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1]))
+    1.0
+    >>> macro_auroc(np.array([[0.9, 0.1]]), np.array([0])) is None
+    True
+    """
+    areas = []
+    for code in np.unique(codes):
+        inside = codes == code
+        positive, negative = int(inside.sum()), int((~inside).sum())
+        if negative:
+            ranks = rankdata(scores[:, code])[inside].sum()
+            areas.append((ranks - positive * (positive + 1) / 2) / (positive * negative))
+    return float(np.mean(areas)) if areas else None
+
+
+def gains(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float] | None:
+    """Return the shares of clients that are better and worse off with ours than with theirs.
+
+    Examples
+    --------
+    >>> gains({"a": 0.9, "b": 0.5, "c": 0.5}, {"a": 0.8, "b": 0.5, "c": 0.6})
+    {'better': 0.3333333333333333, 'worse': 0.3333333333333333}
+    """
+    both = [(ours[client], theirs[client]) for client in ours if client in theirs]
+    if not both:
+        return None
+    return {
+        "better": sum(a > b for a, b in both) / len(both),
+        "worse": sum(a < b for a, b in both) / len(both),
+    }
+
+
+def who_gains(
+    accuracies: Mapping[str, Mapping[str, float]], *, alone: str = "local", shared: str = "afl"
+) -> dict[str, dict[str, dict[str, float] | None]]:
+    """Compare every method's clients with training alone and with the shared model.
+
+    `accuracies` holds each method's accuracy by client. A comparison is None where its other side
+    was not run.
+    """
+
+    def over(method: str, other: str) -> dict[str, float] | None:
+        return None if method == other else gains(accuracies[method], accuracies.get(other, {}))
+
+    return {
+        method: {"over_alone": over(method, alone), "over_shared": over(method, shared)}
+        for method in accuracies
+    }

@@ -1,0 +1,46 @@
+"""Refuse what would not fit in memory, before it is tried."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from fedgram.errors import MemoryLimitError
+
+
+def require(needed: int, what: str, remedy: str) -> None:
+    """Raise `MemoryLimitError` where `needed` bytes are more than this machine has free.
+
+    Examples
+    --------
+    >>> require(10**18, "a Gram matrix of 10 features", "use fewer features")
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.MemoryLimitError: ... needs 1000000.0 TB of memory, ... free; use fewer features
+    """
+    free = available()
+    if free is not None and needed > free:
+        raise MemoryLimitError(
+            f"{what} needs {_size(needed)} of memory, {_size(free)} are free; {remedy}"
+        )
+
+
+def available() -> int | None:
+    """Return the bytes of memory that are free to use, None where the system does not say."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        found = re.search(r"MemAvailable:\s+(\d+) kB", text)
+        if found:
+            return int(found.group(1)) * 1024
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
