@@ -40,7 +40,7 @@ def personalize(
     site = Client(id=client, train=samples, valid=samples.take([]))
     model = method.personalize(site, codec.load(shared))
     codec.save(out, model)
-    click.echo(f"{out}: a model of {client} from {len(samples)} samples")
+    click.echo(f"{out}: a personal model from {len(samples)} samples")
 
 
 @main.command()

@@ -1,0 +1,93 @@
+"""What is written for people: the tutorial runs, and nothing public goes unmentioned."""
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import fedgram
+from fedgram.cli import main
+from fedgram.method import find, names, parameters, summary
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TUTORIAL = (ROOT / "docs" / "by-files.md").read_text(encoding="utf-8")
+
+
+def shell(script, folder):
+    """Run a script as a reader would, with this environment's commands first."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_tutorial_runs_and_ends_where_a_run_on_the_same_data_does(tmp_path):
+    output = shell("\n".join(re.findall(r"```bash\n(.*?)```", TUTORIAL, re.DOTALL)), tmp_path)
+    (solved,) = re.findall(r"^(\w{64})  apfl on", output, re.MULTILINE)
+    run = shell("fedgram run -m apfl -s data.clients=3 --json", tmp_path)
+    assert f'"shared_digest": "{solved}"' in run
+    assert "after the deletion of west, as certified" in output
+    assert (tmp_path / "north" / "predictions.csv").read_text().startswith("label,name,score_0")
+
+
+def commands(group=main, prefix=""):
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_every_command_is_documented(name):
+    assert f"fedgram {name}" in README + TUTORIAL
+    assert dict(commands())[name].help
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_method_is_documented(name):
+    assert f"| `{name}` |" in README
+    assert summary(find(name)).endswith(".")
+    assert all(parameter.text for parameter in parameters(find(name)))
+
+
+PROTOCOLS = {"Federation", "Method", "Predictor", "FedgramError"}
+
+
+@pytest.mark.parametrize("name", [n for n in fedgram.__all__ if n not in PROTOCOLS])
+def test_everything_public_has_an_example_that_runs(name):
+    thing = getattr(fedgram, name)
+    where = inspect.getmodule(thing)
+    assert ">>>" in inspect.getdoc(thing) or f">>> {name}(" in inspect.getsource(where)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "src").rglob("*.py")), ids=lambda p: p.stem)
+def test_files_and_functions_stay_short(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 350
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            assert not body or node.end_lineno - body[0].lineno < 45, node.name
+
+
+def test_settings_in_the_readme_are_read(tmp_path):
+    from fedgram.experiment.config import load
+
+    (toml,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "settings.toml").write_text(toml, encoding="utf-8")
+    assert load(tmp_path / "settings.toml").method["apfl"]["balance"] == 0.5
