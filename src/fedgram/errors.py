@@ -25,10 +25,9 @@ class DataError(FedgramError):
 class RowError(DataError):
     """One row of the data that cannot be used."""
 
-    def __init__(self, row: int, cause: str) -> None:
-        super().__init__(f"row {row}: {cause}")
+    def __init__(self, message: str, *, row: int = -1) -> None:
+        super().__init__(message)
         self.row = row
-        self.cause = cause
 
 
 class MismatchError(FedgramError):

@@ -24,20 +24,32 @@ COLUMNS = {
 
 def print_table(title: str, results: list[dict[str, Any]], label: str = "method") -> None:
     """Draw results side by side, with what there is to say about them below."""
-    table = Table(
-        title=title,
-        caption="accuracy in %, bytes per client",
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    console = Console()
+    console.print(title, markup=False, highlight=False)
+    console.print(_accuracy_table(results, label))
+    console.print("accuracy in %, bytes per client")
+    if len(results) > 1 and any(any((r.get("gains") or {}).values()) for r in results):
+        console.print("\n% of clients that do better / worse than")
+        console.print(_gains_table(results, label))
+    if any(result["class_accuracy"] for result in results):
+        console.print("\naccuracy within classes, in %")
+        console.print(_class_table(results, label))
+    for note in dict.fromkeys(note for result in results for note in _notes(result, label)):
+        console.print(note, highlight=False, markup=False)
+
+
+def _table(label: str, *headers: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(label, overflow="fold")
+    for header in headers:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+def _accuracy_table(results: list[dict[str, Any]], label: str) -> Table:
     ranked = any(result["auroc"] is not None for result in results)
     more = ("macro\nAUROC",) if ranked else ()
-    for header in (*COLUMNS, *more, "bytes\nup", "bytes\ndown", "seconds"):
-        table.add_column(header, justify="right", no_wrap=True)
+    table = _table(label, *COLUMNS, *more, "bytes\nup", "bytes\ndown", "seconds")
     means = [result["accuracy"]["client_mean"] for result in results]
     best = max((mean for mean in means if mean is not None), default=None)
     for result in results:
@@ -48,14 +60,7 @@ def print_table(title: str, results: list[dict[str, Any]], label: str = "method"
             cells.append(_percent(result["auroc"]))
         size = [_bytes(result["bytes"][key]) for key in ("up", "down")]
         table.add_row(escape(str(result[label])), *cells, *size, f"{result['seconds']:.2f}")
-    console = Console()
-    console.print(table)
-    if len(results) > 1 and any(any((r.get("gains") or {}).values()) for r in results):
-        console.print(_gains_table(results, label))
-    if any(result["class_accuracy"] for result in results):
-        console.print(_class_table(results, label))
-    for note in dict.fromkeys(note for result in results for note in _notes(result, label)):
-        console.print(note, highlight=False, markup=False)
+    return table
 
 
 def _notes(result: dict[str, Any], label: str) -> Iterator[str]:
@@ -105,16 +110,7 @@ def progress(*, shown: bool) -> Iterator[Callable[[str], OnReply]]:
 
 
 def _gains_table(results: list[dict[str, Any]], label: str) -> Table:
-    table = Table(
-        title="% of clients better / worse than",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column(label, overflow="fold")
-    table.add_column("alone", justify="right")
-    table.add_column("with the shared model", justify="right")
+    table = _table(label, "alone", "with the shared model")
     for result in results:
         cells = []
         for key in ("over_alone", "over_shared"):
@@ -126,10 +122,7 @@ def _gains_table(results: list[dict[str, Any]], label: str) -> Table:
 
 
 def _class_table(results: list[dict[str, Any]], label: str) -> Table:
-    table = Table(title="accuracy within classes", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("class")
-    for result in results:
-        table.add_column(escape(str(result[label])), justify="right")
+    table = _table("class", *(escape(str(result[label])) for result in results))
     for name in next(r["class_accuracy"] for r in results if r["class_accuracy"]):
         shares = [(result["class_accuracy"] or {}).get(name) for result in results]
         table.add_row(escape(name), *map(_percent, shares))

@@ -154,5 +154,6 @@ def _real(
     bad = ~np.isfinite(real).all(axis=1)
     if bad.any():
         row = start + int(np.flatnonzero(bad)[0])
-        raise RowError(row, "the features hold NaN or infinity; remove or repair them")
+        cause = "the features hold NaN or infinity; remove or repair them"
+        raise RowError(f"row {row}: {cause}", row=row)
     return real
