@@ -10,7 +10,7 @@ from fedgram.data.plan import PARTITIONS, Plan
 from fedgram.data.sources import TEST, TRAIN, VALID, Dataset, load
 from fedgram.errors import ConfigError, DataError
 
-BY_LABEL = ("iid", "dirichlet", "shards")
+BY_LABEL = ("iid", "dirichlet", "quantity", "shards")
 
 
 def dataset(y, **columns):
@@ -283,6 +283,20 @@ def test_a_domain_that_is_only_tested_is_never_given_another_domains_samples(unt
 
 def test_a_domain_of_fewer_samples_than_clients_is_never_given_another_domains_samples():
     assert kept_apart(domain_data(sizes=(30, 24, 2)), Plan(partition="domain", clients=9), "art")
+
+
+# Sizes
+
+
+def test_a_quantity_skew_changes_sizes_and_leaves_the_mix_of_classes():
+    shares = deal(
+        dataset(np.repeat([0, 1, 2, 3], 2000)), Plan(partition="quantity", clients=9, dirichlet=1.0)
+    )
+    sizes = np.array([len(share.train) for share in shares])
+    assert sizes.max() > 5 * sizes.min()
+    for share in shares:
+        mix = np.bincount(share.train // 2000, minlength=4)
+        assert np.ptp(mix) <= 2
 
 
 # Given clients

@@ -120,7 +120,7 @@ def compare(folders: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _dealt(data: configuration.Data) -> str:
-    skew = f" {data.dirichlet:g}" if data.partition == "dirichlet" else ""
+    skew = f" {data.dirichlet:g}" if data.partition in ("dirichlet", "quantity") else ""
     return f"{data.partition}{skew}, {data.split} split"
 
 

@@ -117,6 +117,12 @@ def _dirichlet(groups: Integers, clients: int, plan: Plan) -> Integers:
     return _dealt(groups, skewed, _rng(plan, "deal"), _rng(plan, "order"))
 
 
+def _quantity(groups: Integers, clients: int, plan: Plan) -> Integers:
+    sizes = _rng(plan, "quantity").dirichlet(np.full(clients, plan.dirichlet))
+    alike = np.tile(sizes, (int(groups.max()) + 1, 1))
+    return _dealt(groups, alike, _rng(plan, "deal"), _rng(plan, "order"))
+
+
 def _drawn_by_clients(
     pools: Integers, clients: int, concentration: float, rng: np.random.Generator
 ) -> Floats:
@@ -162,6 +168,7 @@ def _domain(groups: Integers, clients: int, plan: Plan) -> Integers:
 _DEALERS: Mapping[str, Callable[[Integers, int, Plan], Integers]] = {
     "iid": _iid,
     "dirichlet": _dirichlet,
+    "quantity": _quantity,
     "shards": _shards,
     "domain": _domain,
 }

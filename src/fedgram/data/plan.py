@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedgram.errors import ConfigError
 from fedgram.settings import propose
 
-PARTITIONS = ("iid", "dirichlet", "shards", "domain", "given")
+PARTITIONS = ("iid", "dirichlet", "quantity", "shards", "domain", "given")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +19,10 @@ class Plan:
     clients
         Number of clients; None means 20, one per domain, or those the data name.
     partition
-        iid, dirichlet (label skew), shards (few classes each), domain, or given (by the data).
+        iid, dirichlet (label skew), quantity (sizes differ, mixes do not), shards (few classes
+        each), domain, or given (by the data).
     dirichlet
-        Concentration of the label skew: small is strong.
+        Concentration of the label or quantity skew: small is strong.
     equal_sizes
         With dirichlet: give all clients equally many samples. Then every client draws its mix of
         classes; else every class draws its mix of clients, and sizes differ.
