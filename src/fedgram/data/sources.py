@@ -18,7 +18,9 @@ from fedgram.samples import Array, Integers
 
 DATA_VARIABLE = "FEDGRAM_DATA"
 TRAIN, VALID, TEST = 0, 1, 2
-_ARRAYS = ("x", "y", "scale", "offset", "client", "domain", "split", "classes", "backbone")
+_ARRAYS = (
+    *("x", "y", "scale", "offset", "client", "domain", "split", "classes", "backbone", "grid"),
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,6 +43,8 @@ class Dataset:
         Where given, 0 for training, 1 for validation, 2 for test samples.
     backbone
         Where given, what made the vectors; sums of different backbones are refused.
+    grid
+        Where given, bits and clip of the grid that ``x`` already lies on, without the constant.
     name
         What to call the data in messages and records.
 
@@ -59,6 +63,7 @@ class Dataset:
     domain: Array | None = None
     split: Array | None = None
     backbone: str = ""
+    grid: tuple[int, float] | None = None
     name: str = "data"
 
     def __post_init__(self) -> None:
@@ -115,7 +120,7 @@ def load_vectors(source: str) -> Vectors:
     path = _located(source)
     if path.suffix == ".csv":
         return Vectors(x=_read_csv(path))
-    arrays = _arrays(path, source)
+    arrays = read_arrays(source)
     if "x" not in arrays or arrays["x"].ndim != 2:
         raise DataError(f"{source}: an array 'x', samples by features, is needed")
     return Vectors(
@@ -134,11 +139,13 @@ def load(source: str) -> Dataset:
     """
     if source == "digits":
         with resources.as_file(resources.files("fedgram.data") / "digits.npz") as path:
-            return _dataset(_read_npz(path), "digits")
-    return _dataset(_arrays(_located(source), source), source)
+            return to_dataset(_read_npz(path), "digits")
+    return to_dataset(read_arrays(source), source)
 
 
-def _arrays(path: Path, source: str) -> dict[str, Array]:
+def read_arrays(source: str) -> dict[str, Array]:
+    """Return the arrays of an ``.npz`` or ``.safetensors`` file, wherever it is found."""
+    path = _located(source)
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors}
     if path.suffix not in readers:
         raise DataError(f"{source}: not a kind of data known here; use digits, .npz, .safetensors")
@@ -196,7 +203,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
+def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
+    """Return checked arrays as a data set."""
     missing = [key for key in ("x", "y") if key not in arrays]
     if missing:
         raise DataError(f"{name}: array {missing[0]!r} is missing; x (n, d) and y (n) are needed")
@@ -215,8 +223,17 @@ def _dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
         domain=_text(arrays.get("domain")),
         split=arrays.get("split"),
         backbone=_word(arrays.get("backbone"), name),
+        grid=_grid(arrays.get("grid"), name),
         name=name,
     )
+
+
+def _grid(array: Array | None, name: str) -> tuple[int, float] | None:
+    if array is None:
+        return None
+    if array.shape != (2,) or not np.issubdtype(array.dtype, np.number):
+        raise DataError(f"{name}: grid must be two numbers, bits and clip")
+    return int(array[0]), float(array[1])
 
 
 def _word(array: Array | None, name: str) -> str:

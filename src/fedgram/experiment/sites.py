@@ -31,6 +31,15 @@ class Sites:
 
 def gridded(data: Dataset, grid: Grid) -> Samples:
     """Return all samples of a data set on the grid; a bad row is named with its client."""
+    if data.grid is not None:
+        if (grid.bits, grid.reach) != data.grid:
+            bits, clip = data.grid
+            raise DataError(
+                f"{data.name}: the features were stored on a grid of {bits} bits, clip {clip:g}; "
+                f"set grid.bits={bits} and grid.clip={clip:g}, or extract them again"
+            )
+        stored = grid.stored(data.x, backbone=data.backbone)
+        return Samples(stored, Labels(data.y, data.classes))
     try:
         features = grid(data.x, scale=data.scale, offset=data.offset, backbone=data.backbone)
     except RowError as error:

@@ -114,6 +114,12 @@ class Grid:
             rows[part, :-1] = self._rounded(real)
         return Features(rows, space)
 
+    def stored(self, x: Array, *, backbone: str = "") -> Features:
+        """Return rows that already lie on this grid, with the constant appended."""
+        space = self.space(x.shape[1], backbone)
+        constant = np.full((len(x), 1), bias(self.step, self.bound), x.dtype)
+        return Features(np.hstack([x, constant]), space)
+
     def _rounded(self, real: Floats) -> Floats:
         scaled, rms = _scaled_with_rms(real)
         steps: Floats = scaled / np.where(rms > 0, rms * self.step, 1.0)[:, None]

@@ -1,0 +1,237 @@
+"""Features from items: on the grid, the same however often it was interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from fedgram import Grid, load
+from fedgram.cli import main
+from fedgram.data.items import read_items
+from fedgram.errors import ConfigError, DataError
+from fedgram.experiment.sites import gridded
+from fedgram.features import extract
+from fedgram.features.backbones import find
+from fedgram.features.extract import Extraction
+
+Image = pytest.importorskip("PIL.Image")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    rng = np.random.default_rng(0)
+    for label in ("ant", "bee", "cat"):
+        for k in range(50):
+            side = 8 + k % 5
+            path = tmp_path / "photos" / label / f"{k:02d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+class Counting:
+    """The pixels, counting how many images were asked for."""
+
+    def __init__(self):
+        self._pixels, self.seen = find("pixels:4"), 0
+        self.name, self.takes, self.digest = "counting", "images", "counting"
+
+    def __call__(self, items):
+        self.seen += len(items)
+        return self._pixels(items)
+
+
+def test_what_is_stored_is_what_the_grid_makes_of_the_backbones_vectors(photos, tmp_path):
+    items, backbone = read_items(str(photos)), find("pixels:4")
+    Extraction(backbone=backbone).run(items, tmp_path / "f.npz")
+    data = load(str(tmp_path / "f.npz"))
+    images = [extract.decoded(path) for path in items.entries]
+    expected = Grid()(backbone(images), backbone=data.backbone)
+    stored = gridded(data, Grid())
+    assert np.array_equal(stored.features.values, expected.values)
+    assert stored.features.space == expected.space
+    assert (data.x.dtype, data.classes) == (np.int8, ("ant", "bee", "cat"))
+    assert np.array_equal(data.y, items.y)
+
+
+def test_other_grids_than_the_stored_one_are_refused(photos, tmp_path):
+    Extraction(backbone=find("pixels:4")).run(read_items(str(photos)), tmp_path / "f.npz")
+    with pytest.raises(DataError, match=r"stored on a grid of 8 bits, clip 6; set grid.bits=8"):
+        gridded(load(str(tmp_path / "f.npz")), Grid(bits=4))
+
+
+def test_an_interrupted_extraction_goes_on_and_ends_with_the_same_bytes(photos, tmp_path):
+    items = read_items(str(photos))
+    whole = Counting()
+    Extraction(backbone=whole).run(items, tmp_path / "whole.npz")
+    assert whole.seen == len(items)
+
+    def interrupt(done, _):
+        if done > 64:
+            raise KeyboardInterrupt
+
+    broken = Counting()
+    with pytest.raises(KeyboardInterrupt):
+        Extraction(backbone=broken).run(items, tmp_path / "f.npz", interrupt)
+    assert not (tmp_path / "f.npz").exists()
+    Extraction(backbone=broken).run(items, tmp_path / "f.npz")
+    assert broken.seen == len(items)  # nothing was made twice
+    assert (tmp_path / "f.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+    assert not list(tmp_path.glob("*.part*"))
+
+
+def test_a_changed_image_is_made_anew(photos, tmp_path):
+    backbone = Counting()
+
+    def interrupt(done, total):
+        if done == total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Extraction(backbone=backbone).run(read_items(str(photos)), tmp_path / "f.npz", interrupt)
+    Image.new("RGB", (8, 8), (1, 2, 3)).save(photos / "ant" / "00.png")
+    backbone.seen = 0
+    Extraction(backbone=backbone).run(read_items(str(photos)), tmp_path / "f.npz")
+    assert backbone.seen == extract.PART
+
+
+@pytest.mark.parametrize("kills", [3])
+def test_a_killed_process_loses_at_most_a_part(photos, tmp_path, kills):
+    script = (
+        "import sys, time\n"
+        "from fedgram.features import extract\n"
+        "from fedgram.cli import main\n"
+        "extract.PART = 8\n"
+        "main(['features', sys.argv[1], '-o', sys.argv[2], '--backbone', 'pixels:4'])\n"
+    )
+    out = tmp_path / "killed.npz"
+    command = [sys.executable, "-c", script, str(photos), str(out)]
+    parts = out.with_name(out.name + ".parts")
+    for kill in range(1, kills + 1):
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while child.poll() is None and (
+            not parts.is_dir() or len(list(parts.iterdir())) < 4 * kill
+        ):
+            pass
+        if child.poll() is None:
+            os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command[:-1], str(tmp_path / "calm.npz")], check=True)
+    assert out.read_bytes() == (tmp_path / "calm.npz").read_bytes()
+
+
+def test_broken_images_are_refused_or_skipped_as_asked(photos, tmp_path):
+    (photos / "bee" / "07.png").write_bytes(b"not an image")
+    items = read_items(str(photos))
+    with pytest.raises(DataError, match=r"07\.png: cannot be read as an image.*--skip-broken"):
+        Extraction(backbone=find("pixels:4")).run(items, tmp_path / "f.npz")
+    extraction = Extraction(backbone=find("pixels:4"), broken="skip")
+    skipped = extraction.run(items, tmp_path / "f.npz")
+    assert [path[-10:] for path in skipped] == ["bee/07.png"]
+    assert len(load(str(tmp_path / "f.npz"))) == len(items) - 1
+
+
+def test_a_backbone_for_other_things_is_refused(photos, tmp_path):
+    with pytest.raises(ConfigError, match=r"takes vectors, but .* holds images"):
+        Extraction(backbone=find("identity")).run(read_items(str(photos)), tmp_path / "f.npz")
+
+
+def test_from_a_folder_to_a_run_by_two_commands(photos, tmp_path):
+    out = tmp_path / "f.npz"
+    done = CliRunner().invoke(
+        main, ["features", str(photos), "-o", str(out), "--backbone", "pixels"]
+    )
+    assert (done.exit_code, done.exception) == (0, None)
+    source = f"data.source={out}"
+    run = CliRunner().invoke(
+        main, ["run", "-m", "afl", "-s", source, "-s", "data.clients=3", "--json"]
+    )
+    assert json.loads(run.stdout)["runs"][0]["clients"] == 3
+
+
+def test_sites_with_different_backbones_are_refused_by_name(photos, tmp_path):
+    contributions = []
+    for k, backbone in enumerate(("pixels:4", "pixels:4", "pixels:3")):
+        out, part = tmp_path / f"{k}.npz", tmp_path / f"{k}.contribution"
+        CliRunner().invoke(main, ["features", str(photos), "-o", str(out), "--backbone", backbone])
+        CliRunner().invoke(main, ["contribute", str(out), "--client", f"s{k}", "-o", str(part)])
+        contributions.append(str(part))
+    ledger = str(tmp_path / "ledger")
+    CliRunner().invoke(main, ["ledger", "init", ledger])
+    done = CliRunner().invoke(main, ["ledger", "join", ledger, *contributions])
+    assert done.exit_code == 4
+    assert "client s2" in done.stderr
+    assert "pixels:4" in done.stderr
+    assert "pixels:3" in done.stderr
+
+
+# Models
+
+
+def tiny_model(path, **sidecar):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(0)
+    kernel = onnx.numpy_helper.from_array(rng.normal(size=(5, 3, 3, 3)).astype(np.float32), "w")
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "w"], ["c"]),
+        onnx.helper.make_node("Relu", ["c"], ["r"]),
+        onnx.helper.make_node("GlobalAveragePool", ["r"], ["f"]),
+    ]
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        nodes,
+        "tiny",
+        [value("x", onnx.TensorProto.FLOAT, ["n", 3, 6, 6])],
+        [value("f", onnx.TensorProto.FLOAT, ["n", 5, 1, 1])],
+        [kernel],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    path.write_bytes(model.SerializeToString())
+    path.with_name(path.name + ".json").write_text(json.dumps({"size": 6, **sidecar}))
+    return find(f"onnx:{path}"), rng
+
+
+def test_features_of_an_onnx_model_do_not_depend_on_the_batch(photos, tmp_path):
+    backbone, _ = tiny_model(tmp_path / "m.onnx")
+    images = [extract.decoded(path) for path in read_items(str(photos)).entries[:20]]
+    together = backbone(images)
+    assert together.shape == (20, 5)
+    for size in (1, 7):
+        parts = [backbone(images[k : k + size]) for k in range(0, 20, size)]
+        assert np.array_equal(np.concatenate(parts), together)
+
+
+def test_weights_and_preprocessing_are_part_of_a_models_digest(tmp_path):
+    one, _ = tiny_model(tmp_path / "a.onnx")
+    same, _ = tiny_model(tmp_path / "b.onnx")
+    other, _ = tiny_model(tmp_path / "c.onnx", mean=0.4)
+    assert one.digest == same.digest != other.digest
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("onnx:none.onnx", "no such file"),
+        ("onnx", "no such file"),
+        ("pixels:0", "pixels:SIDE"),
+        ("efficientnet-lite", "did you mean 'efficientnet-lite0'"),
+    ],
+)
+def test_backbones_that_are_not_there_are_refused_with_a_proposal(name, message):
+    with pytest.raises(ConfigError, match=message):
+        find(name)
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path):
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "m.onnx").write_bytes(b"nothing")
+    with pytest.raises(DataError, match="cannot be read as an ONNX model"):
+        find(f"onnx:{tmp_path / 'm.onnx'}")
