@@ -235,3 +235,16 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"nothing")
     with pytest.raises(DataError, match="cannot be read as an ONNX model"):
         find(f"onnx:{tmp_path / 'm.onnx'}")
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (9, 13), (3, 20), (2, 2)])
+def test_pixels_are_the_mean_colors_of_cells(shape):
+    image = np.random.default_rng(1).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    cells = find("pixels:4")([image])[0].reshape(4, 4, 3)
+    for i in range(4):
+        for j in range(4):
+            top, left = i * shape[0] // 4, j * shape[1] // 4
+            bottom, right = (i + 1) * shape[0] // 4, (j + 1) * shape[1] // 4
+            if min(shape) < 4:
+                bottom, right = top + 1, left + 1
+            assert np.allclose(cells[i, j], image[top:bottom, left:right].mean(axis=(0, 1)))

@@ -63,12 +63,17 @@ class Pixels:
 
     def _cells(self, image: Array) -> Array:
         height, width, _ = image.shape
-        rows = np.linspace(0, height, self.side + 1).astype(int)
-        columns = np.linspace(0, width, self.side + 1).astype(int)
-        cells = [
-            # A cell of a small image may be empty: then its nearest pixel stands for it.
-            image[top : max(bottom, top + 1), left : max(right, left + 1)].mean(axis=(0, 1))
-            for top, bottom in zip(np.minimum(rows[:-1], height - 1), rows[1:], strict=True)
-            for left, right in zip(np.minimum(columns[:-1], width - 1), columns[1:], strict=True)
-        ]
-        return np.concatenate(cells)
+        rows, columns = _starts(height, self.side), _starts(width, self.side)
+        if min(height, width) < self.side:  # too small to have a pixel for each cell
+            nearest: Array = image[np.ix_(rows, columns)]
+            return nearest.reshape(-1).astype(np.float64)
+        sums = np.add.reduceat(image.astype(np.int64), rows, axis=0)
+        sums = np.add.reduceat(sums, columns, axis=1)
+        areas = np.outer(np.diff([*rows, height]), np.diff([*columns, width]))
+        cells: Array = sums / areas[:, :, None]
+        return cells.reshape(-1)
+
+
+def _starts(length: int, cells: int) -> Array:
+    starts: Array = np.arange(cells) * length // cells
+    return starts
