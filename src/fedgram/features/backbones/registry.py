@@ -16,6 +16,7 @@ _SOURCES = {
     "identity": "plain",
     "pixels": "plain",
     "onnx": "onnx",
+    "hf": "hf",
     "efficientnet-lite0": "efficientnet",
     "wordllama": "wordllama",
 }
