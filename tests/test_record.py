@@ -99,7 +99,8 @@ def test_models_load_back_and_predict_the_same(folder, everybody, name):
     if result.shared is None:
         assert not shared.exists()
     else:
-        assert codec.digest(codec.load(shared)) == codec.digest(result.shared)
+        published = codec.load(shared)
+        assert codec.digest(published.shared) == codec.digest(result.shared)
 
 
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, everybody):

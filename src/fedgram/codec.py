@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -57,7 +57,8 @@ def encode(value: Any) -> bytes:
     skeleton, arrays = _flatten(value)
     narrow = {name: _narrowed(array) for name, array in arrays.items()}
     # One metadata key only: safetensors does not promise an order among several.
-    header = _canonical_json({"format": FORMAT, "value": skeleton})
+    content = {"format": FORMAT, "value": skeleton, "sha256": _hash(skeleton, narrow)}
+    header = _canonical_json(content)
     return _pack(narrow, metadata={_KEY: header})
 
 
@@ -70,9 +71,14 @@ def decode(data: bytes, *, origin: str = "message") -> Any:
             f"(it reads {FORMAT}); upgrade fedgram"
         )
     try:
-        return _rebuild(header["value"], _unpack(data))
+        arrays = dict(sorted(_unpack(data).items(), key=_number))
+        if header["sha256"] != _hash(header["value"], arrays):
+            raise ValueError("its checksum is wrong")
+        return _rebuild(header["value"], arrays)
     except (SafetensorError, FedgramError, *_DAMAGE) as error:
-        raise DataError(f"{origin}: damaged or foreign content ({error})") from error
+        raise DataError(
+            f"{origin}: damaged or foreign content ({error}); make it again, or copy it again"
+        ) from error
 
 
 def digest(value: Any) -> str:
@@ -86,13 +92,7 @@ def digest(value: Any) -> str:
     >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     True
     """
-    skeleton, arrays = _flatten(value)
-    total = hashlib.sha256(_canonical_json(skeleton).encode())
-    for name, array in arrays.items():
-        total.update(f"\n{name} {array.dtype.name} {array.shape}\n".encode())
-        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        total.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
-    return total.hexdigest()
+    return _hash(*_flatten(value))
 
 
 def save(path: Path, value: Any) -> None:
@@ -105,7 +105,7 @@ def load(path: Path) -> Any:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}); give another file") from error
     return decode(data, origin=str(path))
 
 
@@ -201,10 +201,24 @@ def _header(data: bytes, origin: str) -> dict[str, Any]:
         size = int.from_bytes(data[:8], "little")
         header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
     except _DAMAGE as error:
-        raise DataError(f"{origin}: not written by fedgram, or cut short") from error
+        raise DataError(f"{origin}: not written by fedgram, or cut short; make it again") from error
     if not isinstance(header, dict):
-        raise DataError(f"{origin}: not written by fedgram")
+        raise DataError(f"{origin}: not written by fedgram; make it again")
     return header
+
+
+def _hash(skeleton: Any, arrays: Mapping[str, NDArray[Any]]) -> str:
+    total = hashlib.sha256(_canonical_json(skeleton).encode())
+    for name, array in arrays.items():
+        total.update(f"\n{name} {array.dtype.name} {array.shape}\n".encode())
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        total.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def _number(item: tuple[str, Any]) -> int:
+    """Return the number that an array's name begins with: the order they were met in."""
+    return int(item[0].split(" ", 1)[0])
 
 
 def _narrowed(array: NDArray[Any]) -> NDArray[Any]:

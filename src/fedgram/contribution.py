@@ -89,6 +89,9 @@ def _agreed(
 
 def checked_classes(classes: Sequence[str]) -> list[str]:
     """Return the list, unless two names differ only in case or spaces."""
+    if len(set(classes)) < len(classes):
+        twice = next(name for name in classes if list(classes).count(name) > 1)
+        raise MismatchError(f"class {twice!r} is named twice; name every class once")
     folded: dict[str, str] = {}
     for name in classes:
         other = folded.setdefault(name.strip().casefold(), name)

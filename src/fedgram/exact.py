@@ -36,11 +36,7 @@ class Accumulator:
 
     def __init__(self, width: int, classes: int, bound: int) -> None:
         total = np.int64 if bound else np.float64
-        memory.require(
-            20 * width**2 + 16 * width * classes,  # what is summed, and then solved
-            f"a Gram matrix of {width} features and {classes} classes",
-            "use a narrower lift or backbone",
-        )
+        require_gram(width, classes)
         self._bound = bound
         self._dtype = block_dtype(bound)
         # Sums of float32 blocks are kept in 32 bits while they fit: less memory to move.
@@ -89,6 +85,15 @@ class Accumulator:
             start += len(row) - i
         self._square.fill(0)
         self._room = self._most_blocks
+
+
+def require_gram(width: int, classes: int) -> None:
+    """Refuse a Gram matrix that would not fit in memory."""
+    memory.require(
+        24 * width**2 + 16 * width * classes,  # what is summed, and then solved
+        f"a Gram matrix of {width} features and {classes} classes",
+        "use a narrower lift or backbone",
+    )
 
 
 def block_dtype(bound: int) -> np.dtype[Any]:

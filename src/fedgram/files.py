@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedgram.errors import DataError
@@ -18,18 +21,34 @@ def write(path: Path, data: bytes | str) -> None:
     ...     (Path(folder) / "a" / "b.txt").read_text()
     'hello'
     """
+    with staged(path, data):
+        pass
+
+
+@contextmanager
+def staged(path: Path, data: bytes | str) -> Iterator[None]:
+    """Prepare a file beside its place, and move it there if the body succeeds."""
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(data.encode() if isinstance(data, str) else data)
+        yield
         part.replace(path)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
-        if part.is_file():
+        if os.path.isfile(part):  # never raises, however odd the name
             part.unlink()
+
+
+def require_writable(path: Path) -> None:
+    """Raise now where `write` to this path would fail later."""
+    there = os.path.isfile(path)
+    write(path, path.read_bytes() if there else b"")
+    if not there:
+        path.unlink()
 
 
 def cannot_write(path: Path, error: OSError) -> DataError:
     """Return the error to raise where a file or folder cannot be written."""
-    return DataError(f"{path}: cannot be written ({error.strerror}); nothing else was changed")
+    return DataError(f"{path}: cannot be written ({error.strerror}); choose another place")

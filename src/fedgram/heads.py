@@ -10,10 +10,11 @@ import numpy as np
 
 from fedgram import codec
 from fedgram.errors import MismatchError
+from fedgram.exact import require_gram
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
-from fedgram.samples import Features, Floats, Integers, Samples, Space
-from fedgram.solve import Factor, least_squares, square, steady
+from fedgram.samples import Features, Floats, Integers, Labels, Samples, Space
+from fedgram.solve import Factor, least_squares, require_ridge, square, steady
 from fedgram.stats import Statistics
 
 _ROWS_AT_A_TIME = 8192  # bounds the float64 copy of the features
@@ -30,6 +31,13 @@ def predict(predictor: Predictor, features: Features) -> Integers:
     """Return the winning class code of each sample; ties go to the first class."""
     winners: Integers = predictor(features).argmax(axis=1)
     return winners
+
+
+def lifted(samples: Samples, lift: Lift) -> tuple[Features, Labels]:
+    """Return lifted features with their labels, unless their Gram matrix would not fit."""
+    if lift.width:
+        require_gram(lift.width + 1, len(samples.labels.classes))
+    return lift(samples.features), samples.labels
 
 
 @codec.register
@@ -71,7 +79,7 @@ class Linear:
     def of(cls, total: Statistics, *, ridge: float, lift: Lift | None = None) -> Linear:
         """Solve a total; the head remembers the digest of what it was solved from."""
         lift = lift or Lift()
-        _refuse_other_lift(total.space, lift)
+        require_lift(total.space, lift)
         return cls(
             weights=total.solve(ridge),
             space=total.space,
@@ -85,6 +93,7 @@ class Linear:
         cls, samples: Samples, targets: Floats, *, ridge: float, lift: Lift | None = None
     ) -> Linear:
         """Fit `targets` on samples at hand: in the dual form where they are few."""
+        require_ridge(ridge)
         lift = lift or Lift()
         features = lift(samples.features)
         unit = features.space.unit
@@ -100,7 +109,10 @@ class Linear:
         lifted = self.lift(features)
         if lifted.space != self.space:
             detail = self.space.difference(lifted.space)
-            raise MismatchError(f"this model was made for other features: {detail}")
+            raise MismatchError(
+                f"this model was made for other features: {detail}; use the same backbone, grid "
+                "and lift"
+            )
         scores = np.empty((len(lifted), len(self.classes)))
         with steady():
             for start in range(0, len(lifted), _ROWS_AT_A_TIME):
@@ -181,11 +193,12 @@ class Whole:
         return codec.digest({"total": self.total.digest(), "ridge": float(self.ridge)})
 
 
-def _refuse_other_lift(space: Space, lift: Lift) -> None:
+def require_lift(space: Space, lift: Lift) -> None:
     """Refuse a total that was not made with this lift."""
     if space.inputs:
         wanted = lift.space(Grid.of(space).space(space.inputs, space.backbone))
         if wanted != space:
             raise MismatchError(
-                f"the total was made with other settings: {space.difference(wanted)}"
+                f"the total was made with other settings: {space.difference(wanted)}; use the "
+                "same ones"
             )

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fedgram.contribution import Contribution, checked_classes, merged
-from fedgram.errors import DataError, LedgerError, MismatchError
+from fedgram.errors import DataError, ExactnessError, LedgerError, MismatchError
 from fedgram.ledger_file import Event, LedgerFile
 from fedgram.samples import NOWHERE, Space
 from fedgram.stats import Statistics
@@ -41,9 +41,9 @@ class Certificate:
     def read(cls, plain: Any) -> Self:
         """Return the certificate that `plain` gave."""
         try:
-            if plain.pop("kind") != _KIND:
+            if plain["kind"] != _KIND:
                 raise KeyError
-            return cls(**plain)
+            return cls(**{key: value for key, value in plain.items() if key != "kind"})
         except (AttributeError, KeyError, TypeError) as error:
             raise DataError("not a certificate of deletion that this fedgram reads") from error
 
@@ -76,10 +76,7 @@ class Ledger:
     def create(cls, path: Path, *, classes: Sequence[str] | None = None) -> Self:
         """Make an empty ledger; with `classes`, other classes than these are refused."""
         checked = None if classes is None else sorted(checked_classes(classes))
-        file = LedgerFile(path, create=True)
-        with file.transaction():
-            file.put("classes", checked)
-        return cls(file)
+        return cls(LedgerFile(path, create=True, classes=checked))
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -119,26 +116,32 @@ class Ledger:
 
     def join(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
         """Add a new member's statistics."""
-        if client in self.members:
-            raise LedgerError(
-                f"client {client}: is a member already; send what is new with 'stream'"
-            )
         _refuse_negative(client, statistics)
-        self._add("join", Contribution(client=client, statistics=statistics, tag=tag))
+        contribution = Contribution(client=client, statistics=statistics, tag=tag)
+        with self._file.transaction():
+            if client in self.members:
+                raise LedgerError(
+                    f"client {client}: is a member already; send what is new with 'stream'"
+                )
+            self._add("join", contribution)
 
     def stream(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
         """Add an increment of a member; a negative one removes samples, here and on the disk."""
-        self._require_member(client)
         contribution = Contribution(client=client, statistics=statistics, tag=tag)
+        with self._file.transaction():
+            self._require_member(client)
+            if statistics.count < 0:
+                self._remove(contribution)
+            else:
+                _refuse_negative(client, statistics)
+                self._add("stream", contribution)
         if statistics.count < 0:
-            self._remove(contribution)
-        else:
-            self._add("stream", contribution)
+            self._file.compact()
 
     def leave(self, client: str) -> None:
         """Take a member out of the total; its contributions are kept for audit."""
-        self._require_member(client)
         with self._file.transaction():
+            self._require_member(client)
             gone = self._merged(self._file.stored(client))
             self._file.retire(client)
             total = self._take_out(gone)
@@ -146,30 +149,26 @@ class Ledger:
 
     def forget(self, client: str) -> Certificate:
         """Take a client out and erase all it ever sent; return what can be shown of it."""
-        if client not in self._file.clients(members_only=False):
-            raise LedgerError(f"client {client}: nothing of it is here; members: {self._named()}")
-        published = [
-            {"time": event.time, **event.detail}
-            for event in self.history()
-            if event.what == "publish" and client in event.detail["members"]
-        ]
         with self._file.transaction():
+            if client not in self._file.clients(members_only=False):
+                raise LedgerError(
+                    f"client {client}: nothing of it is here; members: {self._named()}"
+                )
             gone = self._merged(self._file.stored(client))
-            self._file.erase(client)
+            self._file.erase(client, seen=True)
             total = self._take_out(gone)
-            detail = {"published_with": published}
-            number = self._file.add_event("forget", total, client=client, detail=detail)
+            said = {
+                "samples": total.count,
+                "members": self.members,
+                "published_with": [
+                    {"time": event.time, **event.detail}
+                    for event in self.history()
+                    if event.what == "publish" and client in event.detail["members"]
+                ],
+            }
+            number = self._file.add_event("forget", total, client=client, detail=said)
         self._file.compact()
-        event = next(event for event in self.history() if event.seq == number)
-        return Certificate(
-            client=client,
-            time=event.time,
-            event=event.seq,
-            total_digest=event.total_digest,
-            samples=total.count,
-            members=self.members,
-            published_with=published,
-        )
+        return self._certificate(number)
 
     def publish(self, *, shared_digest: str, model: str) -> None:
         """Record that a model was made from the current total."""
@@ -199,50 +198,46 @@ class Ledger:
         return digest
 
     def _verify_deletion(self, certificate: Certificate) -> None:
-        said = ("forget", certificate.client, certificate.total_digest)
-        later: list[Event] | None = None
-        for event in self.history():
-            if event.seq == certificate.event and said == (
-                event.what,
-                event.client,
-                event.total_digest,
-            ):
-                later = []
-            elif later is not None:
-                later.append(event)
-        if later is None:
-            raise LedgerError("the certificate is not of this ledger")
+        history = self.history()
+        told = any(e.seq == certificate.event and e.what == "forget" for e in history)
+        if not told or self._certificate(certificate.event) != certificate:
+            raise LedgerError("the certificate is not of this ledger, or was changed")
+        later = [event for event in history if event.seq > certificate.event]
         back = any(e.client == certificate.client and e.what == "join" for e in later)
         if not back and certificate.client in self._file.clients(members_only=False):
             raise LedgerError(f"client {certificate.client}: contributions are still stored")
 
+    def _certificate(self, number: int) -> Certificate:
+        event = next(event for event in self.history() if event.seq == number)
+        return Certificate(
+            client=event.client or "",
+            time=event.time,
+            event=event.seq,
+            total_digest=event.total_digest,
+            **event.detail,
+        )
+
     def _add(self, what: str, contribution: Contribution) -> None:
         client, statistics = contribution.client, contribution.statistics
-        with self._file.transaction():
-            self._agree(contribution)
-            if contribution.id in self._file.ids():
-                raise LedgerError(
-                    f"client {client}: this very contribution is in already; give a repeated one "
-                    "another tag"
-                )
-            self._file.store(contribution)
-            self._file.total = total = self._merged([self.total, statistics])
-            self._file.add_event(
-                what, total, client=client, samples=statistics.count, detail={"id": contribution.id}
-            )
+        self._agree(contribution)
+        self._file.store(contribution)
+        self._file.total = total = self._merged([self.total, statistics])
+        detail = {"id": contribution.id}
+        self._file.add_event(what, total, client=client, samples=statistics.count, detail=detail)
 
     def _remove(self, contribution: Contribution) -> None:
-        """Fold a negative increment into what it takes away from, so that nothing of it stays."""
+        """Fold a negative increment into what it takes away from, so that nothing of it stays.
+
+        What the client sent in an earlier membership may hold the samples too, and goes as well.
+        """
         client, statistics = contribution.client, contribution.statistics
-        with self._file.transaction():
-            self._agree(contribution)
-            rest = self._merged([*self._file.stored(client), statistics])
-            _refuse_negative(client, rest)
-            self._file.erase(client, members_only=True)
-            self._file.store(Contribution(client=client, statistics=rest, tag="after a removal"))
-            self._file.total = total = self._merged([self.total, statistics])
-            self._file.add_event("remove", total, client=client)
-        self._file.compact()
+        self._agree(contribution)
+        rest = self._merged([*self._file.stored(client), statistics])
+        _refuse_negative(client, rest)
+        self._file.erase(client, seen=False)
+        self._file.store(Contribution(client=client, statistics=rest, tag="after a removal"))
+        self._file.total = total = self._merged([self.total, statistics])
+        self._file.add_event("remove", total, client=client)
 
     def _take_out(self, gone: Statistics) -> Statistics:
         """Subtract from the total, and drop the classes that no member has any more."""
@@ -262,13 +257,23 @@ class Ledger:
         """Hold the first contribution's space, and refuse others by what differs."""
         space, agreed = contribution.statistics.space, self.space
         if space == NOWHERE:
-            raise LedgerError(f"client {contribution.client}: the contribution is empty")
+            raise LedgerError(f"client {contribution.client}: the contribution is empty; send sums")
         if agreed == NOWHERE:
             self._file.put("space", asdict(space))
         elif space != agreed:
             raise MismatchError(
                 f"client {contribution.client}: made in another way than this ledger's "
                 f"contributions: {agreed.difference(space)}; contribute again with equal settings"
+            )
+        if not space.exact:
+            raise ExactnessError(
+                f"client {contribution.client}: its sums are not exact, so nothing could be taken "
+                "out again; use grid.bits from 2 to 16"
+            )
+        if self._file.seen(contribution):
+            raise LedgerError(
+                f"client {contribution.client}: this very contribution is in already; give a "
+                "repeated one another tag"
             )
 
     def _require_member(self, client: str) -> None:
@@ -280,7 +285,9 @@ class Ledger:
 
 
 def _refuse_negative(client: str, statistics: Statistics) -> None:
-    if statistics.count < 0 or (statistics.diagonal() < 0).any():
+    # The last feature is a constant, so that its row of the moment counts the classes.
+    counts = statistics.moment[-1:] if statistics.space.inputs else statistics.moment[:0]
+    if statistics.count < 0 or (statistics.diagonal() < 0).any() or (counts < 0).any():
         raise LedgerError(
             f"client {client}: more would be taken away than there is; was it removed already?"
         )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from fedgram import codec
 from fedgram.contribution import Contribution
-from fedgram.errors import LedgerError
+from fedgram.errors import DataError, LedgerError
 from fedgram.stats import Statistics
 
 FORMAT = 1
@@ -28,6 +29,7 @@ CREATE TABLE total (id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL);
 CREATE TABLE contributions (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, client TEXT NOT NULL, id TEXT NOT NULL,
     member INTEGER NOT NULL, value BLOB NOT NULL, sha256 TEXT NOT NULL);
+CREATE TABLE seen (client TEXT NOT NULL, id TEXT NOT NULL);
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, what TEXT NOT NULL, client TEXT,
     samples INTEGER, total_digest TEXT NOT NULL, detail TEXT NOT NULL)
@@ -50,7 +52,7 @@ class Event:
 class LedgerFile:
     """Typed access to the tables; it knows nothing of what operations mean."""
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, path: Path, *, create: bool, classes: list[str] | None = None) -> None:
         self.path = Path(path)
         if create and self.path.exists():
             raise LedgerError(f"{path}: is there already; choose another name")
@@ -61,14 +63,28 @@ class LedgerFile:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = _connect(self.path)
             if create:
-                self._create()
+                self._create(classes)
             found = self.get("format")
-        except (sqlite3.Error, OSError) as error:
-            raise LedgerError(f"{path}: not a ledger, or not usable ({error})") from error
+            if found == FORMAT and self.get("compact"):
+                self.compact()
+        except BaseException as error:
+            self._abandon(create)
+            if isinstance(error, sqlite3.Error | OSError | ValueError):
+                raise _unusable(self.path, error) from error
+            raise
         if found != FORMAT:
+            self._abandon(create)
             raise LedgerError(
                 f"{path}: a ledger of format {found}, this fedgram reads {FORMAT}; upgrade fedgram"
             )
+
+    def _abandon(self, create: bool) -> None:
+        """Hold nothing open, and leave nothing of what could not be made."""
+        if hasattr(self, "_db"):
+            self._db.close()
+        for suffix in ("", "-journal") if create else ():
+            with suppress(OSError):
+                Path(f"{self.path}{suffix}").unlink()
 
     def close(self) -> None:
         """Close the file."""
@@ -81,8 +97,14 @@ class LedgerFile:
             self._db.execute("BEGIN IMMEDIATE")
             yield
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise LedgerError(f"{self.path}: nothing was changed ({error})") from error
+        except (sqlite3.Error, LedgerError) as error:
+            cause = error.__cause__ if isinstance(error, LedgerError) else error
+            if not isinstance(cause, sqlite3.Error):
+                raise
+            raise LedgerError(
+                f"{self.path}: nothing was changed ({cause}); make room on the disk, or restore "
+                "the ledger from a copy"
+            ) from error
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -91,9 +113,16 @@ class LedgerFile:
         """Give back the space of what was deleted; its bytes are overwritten already."""
         try:
             self._db.execute("VACUUM")
-        except sqlite3.Error as error:
+            # A kill may have left an old end behind the database's own.
+            pages = self._db.execute("PRAGMA page_count").fetchone()[0]
+            size = pages * self._db.execute("PRAGMA page_size").fetchone()[0]
+            if self.path.stat().st_size > size:
+                os.truncate(self.path, size)
+            self.put("compact", False)
+        except (sqlite3.Error, OSError) as error:
             raise LedgerError(
-                f"{self.path}: the change is made, but the file could not be compacted ({error})"
+                f"{self.path}: the change is made, but the file could not be compacted ({error}); "
+                "it will be when there is room"
             ) from error
 
     def check(self) -> None:
@@ -109,41 +138,43 @@ class LedgerFile:
 
     def get(self, key: str) -> Any:
         """Return a setting, None where it is not there."""
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", [key]).fetchone()
-        return None if row is None else json.loads(row[0])
+        rows = self._run("SELECT value FROM meta WHERE key = ?", [key])
+        return self._json(rows[0][0]) if rows else None
 
     def put(self, key: str, value: Any) -> None:
         """Keep a setting."""
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, json.dumps(value)])
+        self._run("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, json.dumps(value)])
 
     # The total.
 
     @property
     def total(self) -> Statistics:
         """The stored total."""
-        (value,) = self._db.execute("SELECT value FROM total").fetchone()
-        total: Statistics = codec.decode(value, origin=f"{self.path}: total")
+        total: Statistics = self._decoded(self._run("SELECT value FROM total")[0]["value"])
         return total
 
     @total.setter
     def total(self, value: Statistics) -> None:
-        self._db.execute("INSERT OR REPLACE INTO total VALUES (1, ?)", [codec.encode(value)])
+        self._run("INSERT OR REPLACE INTO total VALUES (1, ?)", [codec.encode(value)])
 
     # Contributions.
 
     def clients(self, *, members_only: bool) -> list[str]:
         """Return the names of clients of which something is stored, sorted."""
         query = "SELECT DISTINCT client FROM contributions WHERE member >= ? ORDER BY client"
-        return [row[0] for row in self._db.execute(query, [int(members_only)])]
+        return [row[0] for row in self._run(query, [int(members_only)])]
 
-    def ids(self) -> set[str]:
-        """Return the ids of the members' contributions."""
-        return {row[0] for row in self._db.execute("SELECT id FROM contributions WHERE member")}
+    def seen(self, contribution: Contribution) -> bool:
+        """Whether this contribution counts already; from now on it does."""
+        found = self._run("SELECT 1 FROM seen WHERE id = ?", [contribution.id])
+        if not found:
+            self._run("INSERT INTO seen VALUES (?, ?)", [contribution.client, contribution.id])
+        return bool(found)
 
     def store(self, contribution: Contribution) -> None:
         """Add a member's contribution."""
         value = codec.encode(contribution)
-        self._db.execute(
+        self._run(
             "INSERT INTO contributions (client, id, member, value, sha256) VALUES (?, ?, 1, ?, ?)",
             [contribution.client, contribution.id, value, hashlib.sha256(value).hexdigest()],
         )
@@ -151,33 +182,39 @@ class LedgerFile:
     def stored(self, client: str | None = None, *, member: bool = True) -> Iterator[Statistics]:
         """Yield the statistics of members (or of those who left), after checking each checksum."""
         query = (
-            "SELECT client, value, sha256 FROM contributions "
+            "SELECT seq FROM contributions "
             "WHERE member = ? AND (? IS NULL OR client = ?) ORDER BY seq"
         )
-        for row in self._db.execute(query, [int(member), client, client]):
+        one = "SELECT client, value, sha256 FROM contributions WHERE seq = ?"
+        for number in self._run(query, [int(member), client, client]):
+            (row,) = self._run(one, [number["seq"]])
             if hashlib.sha256(row["value"]).hexdigest() != row["sha256"]:
                 raise LedgerError(
                     f"{self.path}: a contribution of client {row['client']} is damaged; restore "
                     "the ledger from a copy"
                 )
-            contribution: Contribution = codec.decode(row["value"], origin=str(self.path))
+            contribution: Contribution = self._decoded(row["value"])
             yield contribution.statistics
 
     def retire(self, client: str) -> None:
         """Keep a member's contributions, but no longer as a member's."""
-        self._db.execute("UPDATE contributions SET member = 0 WHERE client = ?", [client])
+        self._run("UPDATE contributions SET member = 0 WHERE client = ?", [client])
+        self._run("DELETE FROM seen WHERE client = ?", [client])
 
-    def erase(self, client: str, *, members_only: bool = False) -> None:
-        """Delete a client's contributions, and in the history what was derived from them."""
-        self._db.execute(
-            "DELETE FROM contributions WHERE client = ? AND member >= ?",
-            [client, int(members_only)],
-        )
-        self._db.execute(
+    def erase(self, client: str, *, seen: bool) -> None:
+        """Delete a client's contributions, and in the history what was derived from them.
+
+        With `seen`, also the ids by which a repeated contribution is told.
+        """
+        self._run("DELETE FROM contributions WHERE client = ?", [client])
+        self._run(
             "UPDATE events SET samples = NULL, detail = '{}' WHERE client = ? "
             "AND what IN ('join', 'stream', 'remove')",
             [client],
         )
+        if seen:
+            self._run("DELETE FROM seen WHERE client = ?", [client])
+        self.put("compact", True)  # to be done after the commit, or when the file is next opened
 
     # History.
 
@@ -192,32 +229,60 @@ class LedgerFile:
     ) -> int:
         """Add a line to the history; return its number."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        cursor = self._db.execute(
+        self._run(
             "INSERT INTO events (time, what, client, samples, total_digest, detail) "
             "VALUES (?, ?, ?, ?, ?, ?)",
             [now, what, client, samples, total.digest(), json.dumps(detail or {})],
         )
-        return int(cursor.lastrowid or 0)
+        return int(self._run("SELECT max(seq) FROM events")[0][0])
 
     def events(self) -> list[Event]:
         """Return the history, oldest first."""
-        rows = map(dict, self._db.execute("SELECT * FROM events ORDER BY seq"))
-        return [Event(**{**row, "detail": json.loads(row["detail"])}) for row in rows]
+        rows = map(dict, self._run("SELECT * FROM events ORDER BY seq"))
+        return [Event(**{**row, "detail": self._json(row["detail"])}) for row in rows]
 
-    def _create(self) -> None:
+    def _run(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """Run one statement; a damaged file shows in many ways, all told alike."""
+        try:
+            return self._db.execute(query, values).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise _unusable(self.path, error) from error
+
+    def _json(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except (ValueError, TypeError) as error:
+            raise _unusable(self.path, error) from error
+
+    def _decoded(self, value: bytes) -> Any:
+        try:
+            return codec.decode(value, origin=str(self.path))
+        except DataError as error:
+            raise _unusable(self.path, error) from error
+
+    def _create(self, classes: list[str] | None) -> None:
         with self.transaction():
             for statement in _SCHEMA.split(";"):
-                self._db.execute(statement)
+                self._run(statement)
             self.put("format", FORMAT)
+            self.put("classes", classes)
             self.total = Statistics.zero()
             self.add_event("init", Statistics.zero())
+
+
+def _unusable(path: Path, error: Exception) -> LedgerError:
+    return LedgerError(f"{path}: not a ledger, damaged or full ({error}); restore it from a copy")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     # isolation_level None: transactions are begun and ended by us alone.
     db = sqlite3.connect(path, isolation_level=None, timeout=60)
-    db.row_factory = sqlite3.Row
-    db.execute("PRAGMA journal_mode = DELETE")
-    db.execute("PRAGMA synchronous = EXTRA")  # also the folder entry of the journal
-    db.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten with zeros
+    try:
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA synchronous = EXTRA")  # also the folder entry of the journal
+        db.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten with zeros
+    except BaseException:
+        db.close()
+        raise
     return db

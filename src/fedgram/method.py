@@ -99,6 +99,26 @@ def shared_digest(method: Method, shared: Any) -> str | None:
     return codec.digest({"shared": provenance(shared), "parameters": settings})
 
 
+@codec.register
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Published:
+    """What a method shares, as a file: with the method's name and parameters.
+
+    Examples
+    --------
+    >>> Published(method="afl", settings={"ridge": 3.0}, shared=None).make({})
+    AFL(ridge=3.0, lift=Lift(width=0, activation='relu', seed=0))
+    """
+
+    method: str
+    settings: dict[str, Any]
+    shared: Any
+
+    def make(self, changes: Mapping[str, Any]) -> Method:
+        """Return the method, with some of its parameters changed."""
+        return make(self.method, {**self.settings, **changes})
+
+
 def parameters(kind: type[Any]) -> list[Parameter]:
     """Return a method's parameters with their defaults and what its docstring says of them."""
     texts = _parameter_texts(inspect.getdoc(kind) or "")
@@ -126,9 +146,10 @@ def _only_method(module: ModuleType) -> type[Method]:
         and hasattr(kind, "personalize")
     ]
     if len(kinds) != 1 or not dataclasses.is_dataclass(kinds[0]):
+        found = len(kinds) if len(kinds) != 1 else "1, which is no dataclass"
         raise ConfigError(
-            f"{module.__file__}: a method's file holds one dataclass with fit and personalize, "
-            f"found {len(kinds)}"
+            f"{module.__file__}: a method's file holds one dataclass with fit and personalize; "
+            f"found {found}"
         )
     return cast(type[Method], kinds[0])
 
@@ -147,7 +168,7 @@ def _module_at(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(
             f"{path}: cannot be imported ({type(error).__name__}: {error})"

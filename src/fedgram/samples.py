@@ -161,6 +161,16 @@ class Labels:
         rows[np.arange(len(self.codes)), self.codes] = 1
         return rows
 
+    def under(self, classes: tuple[str, ...]) -> Labels:
+        """Return the same labels as codes into another class list, which must hold all of them."""
+        used = {self.classes[code] for code in np.unique(self.codes)}
+        if used - set(classes):
+            names = ", ".join(sorted(used - set(classes)))
+            raise MismatchError(f"classes {names} are not among the shared ones; leave them out")
+        place = {name: code for code, name in enumerate(classes)}
+        codes = np.array([place.get(name, -1) for name in self.classes], np.int64)
+        return Labels(codes[self.codes], classes)
+
     def take(self, indices: Array | slice) -> Labels:
         """Return some of the labels."""
         return Labels(self.codes[indices], self.classes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -135,9 +135,14 @@ def late_clients_get_a_model_and_change_nobody_elses(method: Method) -> None:
 
 def parameters_are_frozen(method: Method) -> None:
     """A method is a frozen, keyword-only dataclass with a docstring."""
-    settings = getattr(type(method), "__dataclass_params__", None)
+    kind = type(method)
+    settings = getattr(kind, "__dataclass_params__", None)
     _demand(bool(settings and settings.frozen), "the method is not a frozen dataclass")
-    _demand(bool(inspect.getdoc(type(method))), "the method has no docstring")
+    keywords = all(field.kw_only for field in fields(kind))  # type: ignore[arg-type]
+    _demand(keywords, "the method's parameters are not keyword-only")
+    doc = inspect.getdoc(kind) or ""
+    # A dataclass without a docstring is given its signature for one.
+    _demand(bool(doc) and not doc.startswith(f"{kind.__name__}("), "the method has no docstring")
 
 
 def any_partition_gives_the_same_totals(method: Method) -> None:

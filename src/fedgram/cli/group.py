@@ -16,7 +16,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except FedgramError as error:
-            click.echo(f"fedgram: error: {error}", err=True)
+            click.echo(f"fedgram: error: {' '.join(str(error).split())}", err=True)
             ctx.exit(error.exit_code)
         except MemoryError as error:
             click.echo(f"fedgram: error: not enough memory ({error})", err=True)

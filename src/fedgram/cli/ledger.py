@@ -24,8 +24,9 @@ from fedgram.engines.ledgered import Ledgered
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiment import config as configuration
 from fedgram.experiment.sites import gridded
+from fedgram.features.grid import Grid
 from fedgram.ledger import Certificate, Ledger
-from fedgram.method import Method, shared_digest
+from fedgram.method import Published, shared_digest
 from fedgram.samples import Samples
 from fedgram.stats import Statistics
 
@@ -55,8 +56,9 @@ def contribute(
 
     Example: fedgram contribute north/features.npz --client north -o north.contribution
     """
-    method, samples = site_samples(data, name, overrides)
-    step = getattr(method, "statistics", None)
+    settings = configuration.load(None, overrides, [name])
+    samples = site_samples(data, settings.grid)
+    step = getattr(settings.make(name), "statistics", None)
     if step is None:
         raise ConfigError(f"method {name!r} sends no statistics; use afl, fedhip or apfl")
     statistics: Statistics = step(Client(id=client, train=samples, valid=samples.take([])), None)
@@ -65,16 +67,15 @@ def contribute(
     click.echo(f"{out}: {statistics.count} samples of {client}, {out.stat().st_size} bytes")
 
 
-def site_samples(source: str, name: str, overrides: tuple[str, ...]) -> tuple[Method, Samples]:
-    """Return a method and the labelled samples of one site's file, as its steps see them."""
-    settings = configuration.load(None, overrides, [name])
+def site_samples(source: str, grid: Grid) -> Samples:
+    """Return the labelled samples of one site's file, as steps see them."""
     data = load(source)
-    samples = gridded(data, settings.grid)
+    samples = gridded(data, grid)
     if data.split is not None:
         samples = samples.take(np.flatnonzero(data.split != TEST))
     if not len(samples):
-        raise DataError(f"{source}: there are no training samples")
-    return settings.make(name), samples
+        raise DataError(f"{source}: there are no training samples; check its 'split'")
+    return samples
 
 
 @main.group()
@@ -129,6 +130,8 @@ def leave(ledger: Path, client: str) -> None:
 @click.option("--certificate", type=PATH, help="File to write the certificate to.")
 def forget(ledger: Path, client: str, certificate: Path | None) -> None:
     """Take a client out, erase all it ever sent, and certify it."""
+    if certificate:
+        files.require_writable(certificate)  # what is forgotten cannot be certified again
     with Ledger.open(ledger) as book:
         shown = json.dumps(book.forget(client).plain(), indent=2)
     if certificate:
@@ -204,8 +207,10 @@ def solve(ledger: Path, out: Path, name: str, overrides: tuple[str, ...], as_jso
         digest = shared_digest(method, shared)
         if digest is None:
             raise ConfigError(f"method {name!r} shares nothing; use afl, fedhip or apfl")
-        codec.save(out, shared)
-        book.publish(shared_digest=digest, model=str(out))
+        settings = asdict(method)  # type: ignore[call-overload]
+        published = Published(method=name, settings=settings, shared=shared)
+        with files.staged(out, codec.encode(published)):  # both or neither
+            book.publish(shared_digest=digest, model=str(out))
         samples = book.total.count
     if as_json:
         about = {"method": name, "samples": samples, "shared_digest": digest, "model": str(out)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +14,62 @@ import numpy as np
 
 from fedgram import codec, files
 from fedgram.cli.group import main
-from fedgram.cli.ledger import PATH, method_option, set_option, site_samples
+from fedgram.cli.ledger import PATH, set_option, site_samples
 from fedgram.client import Client
-from fedgram.data.sources import Vectors, load_vectors
-from fedgram.errors import DataError
+from fedgram.data.sources import Dataset, Vectors, load_vectors
+from fedgram.errors import ConfigError, DataError
+from fedgram.experiment import config as configuration
+from fedgram.experiment.sites import gridded
 from fedgram.features.grid import Grid
-from fedgram.heads import Blend, Linear
-from fedgram.samples import Features, Floats
+from fedgram.federation import Tailored, delivery
+from fedgram.heads import Blend, Linear, Whole
+from fedgram.method import Published
+from fedgram.samples import Features, Floats, Space
 
 
 @main.command()
 @click.argument("shared", type=PATH)
 @click.argument("data")
 @click.option("-o", "--out", type=PATH, required=True, help="File to write the model to.")
-@click.option("--client", default="site", help="Name of this site.")
-@method_option
+@click.option("-m", "--method", "name", help="Must be the method that made SHARED.")
 @set_option
 def personalize(
-    shared: Path, data: str, out: Path, client: str, name: str, overrides: tuple[str, ...]
+    shared: Path, data: str, out: Path, name: str | None, overrides: tuple[str, ...]
 ) -> None:
     """Solve this site's own model from what is shared and its own samples.
 
-    Example: fedgram personalize shared.safetensors north/features.npz -m apfl -o north.safetensors
+    Method and parameters are those that SHARED was made with; -s changes a parameter for this site.
+
+    Example: fedgram personalize shared.safetensors north/features.npz -o north.safetensors
     """
-    method, samples = site_samples(data, name, overrides)
-    site = Client(id=client, train=samples, valid=samples.take([]))
-    model = method.personalize(site, codec.load(shared))
-    codec.save(out, model)
+    published = codec.load(shared)
+    if not isinstance(published, Published):
+        raise DataError(
+            f"{shared}: holds a {type(published).__name__}; use what 'fedgram ledger solve' or "
+            "'fedgram run --out' wrote"
+        )
+    if name not in (None, published.method):
+        raise ConfigError(f"{shared}: was made by {published.method}, not {name}; leave out -m")
+    changes = configuration.load(None, overrides, [published.method]).method
+    method = published.make(changes.get(published.method, {}))
+    agreed = agreement(published.shared)
+    if agreed is None:
+        raise DataError(f"{shared}: {published.method} shares nothing to start from; use another")
+    space, classes = agreed
+    samples = site_samples(data, Grid.of(space))
+    samples = replace(samples, labels=samples.labels.under(classes))
+    site = Client(id="site", train=samples, valid=samples.take([]))
+    codec.save(out, method.personalize(site, delivery(published.shared, site.id)))
     click.echo(f"{out}: a personal model from {len(samples)} samples")
+
+
+def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
+    """Return the space and the class list that a shared result lives in."""
+    if isinstance(shared, Tailored):
+        return agreement(shared.common)
+    if isinstance(shared, Whole):
+        return shared.total.space, shared.total.classes
+    return (shared.space, shared.classes) if isinstance(shared, Linear) else None
 
 
 @main.command()
@@ -58,8 +87,13 @@ def predict(model: Path, data: str, out: Path | None) -> None:
     if suffix not in (".csv", ".json"):
         raise DataError(f"{out}: predictions are written as .csv or .json")
     head = codec.load(model)
+    if isinstance(head, Published):
+        head = head.shared  # a shared head predicts too
     if not isinstance(head, Linear | Blend):
-        raise DataError(f"{model}: holds a {type(head).__name__}, not a model that predicts")
+        raise DataError(
+            f"{model}: holds a {type(head).__name__}, not a model that predicts; use what "
+            "'fedgram personalize' wrote"
+        )
     classes = (head.first if isinstance(head, Blend) else head).classes
     scores = head(_on_grid(head, load_vectors(data), data))
     text = _csv(scores, classes) if suffix == ".csv" else _json(scores, classes)
@@ -75,14 +109,20 @@ def _on_grid(head: Linear | Blend, vectors: Vectors, source: str) -> Features:
     if vectors.x.shape[1] != space.inputs:
         raise DataError(
             f"{source}: vectors of {vectors.x.shape[1]} features, the model was made for "
-            f"{space.inputs}"
+            f"{space.inputs}; give one row of {space.inputs} numbers per sample"
         )
-    return Grid.of(space)(
-        vectors.x,
+    backbone = vectors.backbone or space.backbone  # a table of numbers does not say
+    data = Dataset(
+        x=vectors.x,
+        y=np.zeros(len(vectors.x), np.int64),  # not known, and not looked at
+        classes=("",),
         scale=vectors.scale,
         offset=vectors.offset,
-        backbone=vectors.backbone or space.backbone,  # a table of numbers does not say
+        backbone=backbone,
+        grid=vectors.grid,
+        name=source,
     )
+    return gridded(data, Grid.of(space)).features
 
 
 def _csv(scores: Floats, classes: tuple[str, ...]) -> str:

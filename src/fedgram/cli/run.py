@@ -48,7 +48,7 @@ def run(
     settings = configuration.load(config, overrides, methods)
     data = load_data(settings.data.source)
     everybody = sites(data, settings.data, settings.grid)
-    results, by_client = [], {}
+    results, by_client = [], []
     with progress(shown=not as_json) as follow:
         for name in settings.methods:
             method = settings.make(name)
@@ -68,9 +68,9 @@ def run(
                 on_reply=follow(name),
             )
             results.append(result.plain())
-            by_client[name] = result.scores.by_client()
-    for name, found in zip(settings.methods, who_gains(by_client).values(), strict=True):
-        results[settings.methods.index(name)]["gains"] = found
+            by_client.append((name, result.scores.by_client()))
+    for plain, gain in zip(results, who_gains(by_client), strict=True):
+        plain["gains"] = gain
     if as_json:
         click.echo(json.dumps({"runs": results}, indent=2))
         return

@@ -25,7 +25,7 @@ COLUMNS = {
 def print_table(title: str, results: list[dict[str, Any]], label: str = "method") -> None:
     """Draw results side by side, with what there is to say about them below."""
     console = Console()
-    console.print(title, markup=False, highlight=False)
+    console.print(title, markup=False, highlight=False, soft_wrap=True)
     console.print(_accuracy_table(results, label))
     console.print("accuracy in %, bytes per client")
     if len(results) > 1 and any(any((r.get("gains") or {}).values()) for r in results):
@@ -35,7 +35,7 @@ def print_table(title: str, results: list[dict[str, Any]], label: str = "method"
         console.print("\naccuracy within classes, in %")
         console.print(_class_table(results, label))
     for note in dict.fromkeys(note for result in results for note in _notes(result, label)):
-        console.print(note, highlight=False, markup=False)
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
 def _table(label: str, *headers: str) -> Table:
@@ -49,7 +49,7 @@ def _table(label: str, *headers: str) -> Table:
 def _accuracy_table(results: list[dict[str, Any]], label: str) -> Table:
     ranked = any(result["auroc"] is not None for result in results)
     more = ("macro\nAUROC",) if ranked else ()
-    table = _table(label, *COLUMNS, *more, "bytes\nup", "bytes\ndown", "seconds")
+    table = _table(label, *COLUMNS, *more, "bytes\nup", "bytes\ndown", "time\ns")
     means = [result["accuracy"]["client_mean"] for result in results]
     best = max((mean for mean in means if mean is not None), default=None)
     for result in results:
@@ -122,7 +122,9 @@ def _gains_table(results: list[dict[str, Any]], label: str) -> Table:
 
 
 def _class_table(results: list[dict[str, Any]], label: str) -> Table:
-    table = _table("class", *(escape(str(result[label])) for result in results))
+    table = _table("class")
+    for result in results:
+        table.add_column(escape(str(result[label])), justify="right", overflow="fold", min_width=5)
     for name in next(r["class_accuracy"] for r in results if r["class_accuracy"]):
         shares = [(result["class_accuracy"] or {}).get(name) for result in results]
         table.add_row(escape(name), *map(_percent, shares))
@@ -135,7 +137,7 @@ def _percent(share: float | None) -> str:
 
 def _bytes(count: float) -> str:
     for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
         count /= 1000
-    return f"{count:.1f} GB"
+    return f"{count:.3g} GB"

@@ -226,7 +226,7 @@ def _numbers(rows: list[dict[str, Any]], columns: list[str], name: str) -> Array
 
 def _csv_rows(path: Path) -> list[dict[str, Any]]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             return list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as CSV ({error})") from error

@@ -41,7 +41,7 @@ def deal(data: Dataset, plan: Plan) -> list[Share]:
     [('c0', 270, 89), ('c1', 268, 90), ('c2', 270, 90), ('c3', 268, 90), ('c4', 271, 91)]
     """
     if len(np.unique(data.y)) < 2:
-        raise DataError(f"{data.name}: all samples are of one class; there is nothing to learn")
+        raise DataError(f"{data.name}: all samples are of one class; give samples of at least two")
     names = _names(data, plan)
     if plan.split == "global":
         split = fixed_split(data, plan)

@@ -89,10 +89,12 @@ class Dataset:
                 )
         if self.split is not None and not np.isin(self.split, (TRAIN, VALID, TEST)).all():
             raise DataError(f"{self.name}: split must be 0 (train), 1 (valid) or 2 (test)")
-        if len(self.y) and not 0 <= self.y.min() <= self.y.max() < len(self.classes):
+        wrong = np.flatnonzero((self.y < 0) | (self.y >= len(self.classes)))
+        if len(wrong):
+            client = "" if self.client is None else f"client {self.client[wrong[0]]}: "
             raise DataError(
-                f"{self.name}: labels run from {self.y.min()} to {self.y.max()}, but there are "
-                f"{len(self.classes)} classes"
+                f"{self.name}: {client}labels run from {self.y.min()} to {self.y.max()}, but there "
+                f"are {len(self.classes)} classes; use codes from 0 to {len(self.classes) - 1}"
             )
 
     def __len__(self) -> int:
@@ -113,6 +115,7 @@ class Vectors:
     scale: Array | None = None
     offset: Array | None = None
     backbone: str = ""
+    grid: tuple[int, float] | None = None
 
 
 def load_vectors(source: str) -> Vectors:
@@ -128,6 +131,7 @@ def load_vectors(source: str) -> Vectors:
         scale=arrays.get("scale"),
         offset=arrays.get("offset"),
         backbone=_word(arrays.get("backbone"), source),
+        grid=_grid(arrays.get("grid"), source),
     )
 
 
@@ -166,27 +170,33 @@ def _read_npz(path: Path) -> dict[str, Array]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in _ARRAYS if name in archive.files}
     except Exception as error:  # damage shows in many ways, deep inside zip and numpy
-        raise DataError(f"{path}: cannot be read as an .npz of plain arrays ({error})") from error
+        # NumPy would advise to unpickle, which runs whatever the file holds.
+        reason = "it holds pickled objects" if "pickle" in str(error) else str(error)
+        raise DataError(
+            f"{path}: cannot be read as an .npz of plain arrays ({reason}); make it again"
+        ) from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Array]:
     try:
         return dict(load_file(path))
     except Exception as error:  # also number types that numpy does not know
-        raise DataError(f"{path}: cannot be read as safetensors ({error})") from error
+        raise DataError(
+            f"{path}: cannot be read as safetensors ({error}); make it again"
+        ) from error
 
 
 def _read_csv(path: Path) -> Array:
     """Read numbers in columns; a first line that is not of numbers names them."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as CSV ({error})") from error
-    if rows and not _is_number(rows[0][0]):
+        raise DataError(f"{path}: cannot be read as CSV ({error}); make it again") from error
+    if rows and not any(map(_is_number, rows[0])):
         rows = rows[1:]
     if not rows:
-        raise DataError(f"{path}: holds no rows of numbers")
+        raise DataError(f"{path}: holds no rows; give a row of numbers for each sample")
     for line, row in enumerate(rows, 1):
         if len(row) != len(rows[0]) or not all(map(_is_number, row)):
             raise DataError(
@@ -231,8 +241,9 @@ def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
 def _grid(array: Array | None, name: str) -> tuple[int, float] | None:
     if array is None:
         return None
-    if array.shape != (2,) or not np.issubdtype(array.dtype, np.number):
-        raise DataError(f"{name}: grid must be two numbers, bits and clip")
+    numbers = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
+    if array.shape != (2,) or not numbers or not np.isfinite(array).all():
+        raise DataError(f"{name}: grid must be two numbers, bits and clip; make the file again")
     return int(array[0]), float(array[1])
 
 

@@ -24,11 +24,11 @@ def runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
         here = [folder] if (folder / "run.json").is_file() else _below(folder)
         if not here:
             raise DataError(f"{folder}: holds no run; give a folder written by 'fedgram run --out'")
-        scored = [path for path in here if (path / "scores.jsonl").is_file()]
-        some = [_readable(path) for path in scored or here]
-        accuracies = {result["method"]: result.pop("by_client") for result in some}
-        for result in some:  # runs of one folder are of the same clients
-            result["gains"] = who_gains(accuracies)[result["method"]]
+        begun = [path for path in here if (path / "scores.jsonl").is_file()]
+        some = [_readable(path) for path in begun or here]
+        scored = [(result["method"], result.pop("by_client")) for result in some]
+        for result, gain in zip(some, who_gains(scored), strict=True):
+            result["gains"] = gain  # runs of one folder are of the same clients
         found += some
     return found
 
@@ -41,7 +41,9 @@ def _readable(folder: Path) -> dict[str, Any]:
     try:
         return _result(folder)
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder}: not a record of a run, or damaged ({error})") from error
+        raise DataError(
+            f"{folder}: not a record of a run, or damaged ({error}); run again into another folder"
+        ) from error
 
 
 def _result(folder: Path) -> dict[str, Any]:
@@ -49,7 +51,8 @@ def _result(folder: Path) -> dict[str, Any]:
     about = _parsed(folder / "run.json", _text(folder / "run.json"))
     if about.get("format") != FORMAT:
         raise DataError(
-            f"{folder}: a record of format {about.get('format')}, this fedgram reads {FORMAT}"
+            f"{folder}: a record of format {about.get('format')}, this fedgram reads {FORMAT}; "
+            "upgrade fedgram"
         )
     lines = _lines(folder / "scores.jsonl")
     summaries = [line for line in lines if "summary" in line]
@@ -57,10 +60,12 @@ def _result(folder: Path) -> dict[str, Any]:
     if not members:
         raise DataError(f"{folder}: the run was interrupted before anything was scored; run again")
     holdout = [line["summary"] for line in summaries if line["set"] == "holdout"]
+    for line in members:
+        line["summary"]["accuracy"]["client_mean"]  # what is none of ours fails here
     asks = [Ask(**line) for line in _lines(folder / "asks.jsonl")]
     return {
         "run": str(folder),
-        "method": about["method"],
+        "method": _name(about["method"]),
         "finished": any(ask.phase == "deliver" for ask in asks),
         "rounds": members[-1]["round"],
         **members[-1]["summary"],
@@ -76,6 +81,12 @@ def _result(folder: Path) -> dict[str, Any]:
     }
 
 
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("its method is no name")
+    return value
+
+
 def _lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
@@ -87,14 +98,14 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
+        raise DataError(f"{path}: cannot be read ({error}); give another folder") from error
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise DataError(f"{path}: not a record of a run ({error})") from error
+        raise DataError(f"{path}: not a record of a run ({error}); run again") from error
     if not isinstance(content, dict):
-        raise DataError(f"{path}: not a record of a run")
+        raise DataError(f"{path}: not a record of a run; run again into another folder")
     return content

@@ -132,7 +132,7 @@ def _toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML ({error})") from error
+        raise ConfigError(f"{path}: not valid TOML ({error}); the README has an example") from error
 
 
 def _override(settings: dict[str, Any], text: str) -> None:

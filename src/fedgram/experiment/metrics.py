@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
 from fedgram.samples import Floats, Integers
+
+ALONE, SHARED = "local", "afl"  # the methods that stand for these two cases
 
 
 def macro_auroc(scores: Floats, codes: Integers) -> float | None:
@@ -49,19 +52,23 @@ def gains(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, f
     }
 
 
-def who_gains(
-    accuracies: Mapping[str, Mapping[str, float]], *, alone: str = "local", shared: str = "afl"
-) -> dict[str, dict[str, dict[str, float] | None]]:
-    """Compare every method's clients with training alone and with the shared model.
+def who_gains(runs: Sequence[tuple[str, Mapping[str, float]]]) -> list[dict[str, Any]]:
+    """Compare every run's clients with training alone and with the shared model.
 
-    `accuracies` holds each method's accuracy by client. A comparison is None where its other side
-    was not run.
+    Each run is a method's name and its accuracy by client. A comparison is None where its other
+    side was not run.
+
+    Examples
+    --------
+    >>> who_gains([("local", {"a": 0.5}), ("apfl", {"a": 0.7})])[1]
+    {'over_alone': {'better': 1.0, 'worse': 0.0}, 'over_shared': None}
     """
-
-    def over(method: str, other: str) -> dict[str, float] | None:
-        return None if method == other else gains(accuracies[method], accuracies.get(other, {}))
-
-    return {
-        method: {"over_alone": over(method, alone), "over_shared": over(method, shared)}
-        for method in accuracies
-    }
+    others = {"over_alone": ALONE, "over_shared": SHARED}
+    accuracies = dict(runs)
+    return [
+        {
+            key: None if method == other else gains(ours, accuracies.get(other, {}))
+            for key, other in others.items()
+        }
+        for method, ours in runs
+    ]

@@ -20,10 +20,11 @@ import numpy as np
 import scipy
 from threadpoolctl import threadpool_info
 
-from fedgram import codec
+from fedgram import codec, files
 from fedgram.errors import DataError
 from fedgram.federation import Ask
 from fedgram.files import cannot_write
+from fedgram.method import Published
 from fedgram.solve import THREADS
 
 FORMAT = 1
@@ -52,7 +53,7 @@ class Record:
                 raise DataError(f"{folder}: holds a run already; choose another folder")
             folder.mkdir(parents=True, exist_ok=True)
             about = {"format": FORMAT, **(settings or {}), "versions": versions()}
-            (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            files.write(folder / "run.json", json.dumps(about, indent=2) + "\n")
         except OSError as error:
             raise cannot_write(folder, error) from error
 
@@ -68,11 +69,11 @@ class Record:
             self._append("scores.jsonl", {"round": round_, "set": who, **row})
         self._append("scores.jsonl", {"round": round_, "set": who, "summary": dict(summary)})
 
-    def models(self, shared: Any, models: Mapping[str, Any]) -> None:
+    def models(self, shared: Published, models: Mapping[str, Any]) -> None:
         """Record what is shared and every client's own model."""
         if self._folder is None:
             return
-        if shared is not None:
+        if shared.shared is not None:
             codec.save(self._folder / "shared.safetensors", shared)
         for client, model in models.items():
             codec.save(self._folder / "models" / f"{_file_name(client)}.safetensors", model)

@@ -19,7 +19,7 @@ from fedgram.experiment.record import Record
 from fedgram.experiment.sites import Sites
 from fedgram.federation import Ask, traffic
 from fedgram.heads import Predictor, predict
-from fedgram.method import Method, shared_digest
+from fedgram.method import Method, Published, shared_digest
 from fedgram.samples import Samples
 from fedgram.stats import Tally, worst_decile
 
@@ -198,7 +198,8 @@ def run(
     if sites.holdout:
         holdout = scorer.score(federate(sites.holdout), shared, 0.0)
         record.scores(rounds, "holdout", [asdict(row) for row in holdout.rows], holdout.plain())
-    record.models(shared, scorer.models)
+    published = Published(method=name or "", settings=asdict(method), shared=shared)  # type: ignore[call-overload]
+    record.models(published, scorer.models)
     engine.deliver(shared)  # last, so that a recorded delivery means a complete record
     return Result(
         method=name or type(method).__name__.lower(),

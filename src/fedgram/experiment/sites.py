@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedgram.client import Site
 from fedgram.data.partition import deal
 from fedgram.data.plan import Plan
@@ -37,6 +39,12 @@ def gridded(data: Dataset, grid: Grid) -> Samples:
             raise DataError(
                 f"{data.name}: the features were stored on a grid of {bits} bits, clip {clip:g}; "
                 f"set grid.bits={bits} and grid.clip={clip:g}, or extract them again"
+            )
+        whole = np.issubdtype(data.x.dtype, np.integer)
+        if not whole or np.abs(data.x.astype(np.int64)).max(initial=0) > grid.bound:
+            raise DataError(
+                f"{data.name}: the features do not lie on the grid they are said to be on; "
+                "extract them again"
             )
         stored = grid.stored(data.x, backbone=data.backbone)
         return Samples(stored, Labels(data.y, data.classes))

@@ -101,7 +101,9 @@ class Lift:
     def _lifted(self, features: Features) -> Features:
         inputs, space = features.space, self.space(features.space)
         memory.require(
-            len(features) * space.width * features.values.itemsize + 6 * inputs.width * self.width,
+            len(features) * space.width * features.values.itemsize
+            + 14 * inputs.width * self.width  # the signs, and their float64 copy at most
+            + 28 * min(_ENTRIES_AT_A_TIME, len(features) * self.width),
             f"a lift of {len(features)} samples to {self.width} features",
             "use a smaller width",
         )

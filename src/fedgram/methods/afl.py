@@ -7,7 +7,7 @@ from typing import Any
 from fedgram.client import Client
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
-from fedgram.heads import Linear, Predictor
+from fedgram.heads import Linear, Predictor, lifted
 from fedgram.stats import Statistics
 
 
@@ -38,8 +38,7 @@ class AFL:
     lift: Lift = Lift()
 
     def statistics(self, client: Client, _: None) -> Statistics:
-        samples = client.samples
-        return Statistics.of(self.lift(samples.features), samples.labels)
+        return Statistics.of(*lifted(client.samples, self.lift))
 
     def fit(self, federation: Federation) -> Iterator[Linear]:
         yield Linear.of(federation.sum(self.statistics), ridge=self.ridge, lift=self.lift)

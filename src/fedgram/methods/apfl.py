@@ -7,7 +7,7 @@ from typing import Any
 from fedgram.client import Client
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
-from fedgram.heads import Blend, Linear, Predictor
+from fedgram.heads import Blend, Linear, Predictor, lifted
 from fedgram.stats import Statistics
 
 
@@ -42,8 +42,7 @@ class APFL:
     refinement: Lift = Lift(seed=1)
 
     def statistics(self, client: Client, _: None) -> Statistics:
-        samples = client.samples
-        return Statistics.of(self.primary(samples.features), samples.labels)
+        return Statistics.of(*lifted(client.samples, self.primary))
 
     def fit(self, federation: Federation) -> Iterator[Linear]:
         total = federation.sum(self.statistics)

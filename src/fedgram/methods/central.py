@@ -7,7 +7,7 @@ from typing import Any
 from fedgram.client import Client
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
-from fedgram.heads import Linear, Predictor
+from fedgram.heads import Linear, Predictor, lifted
 from fedgram.samples import Samples
 from fedgram.stats import Statistics
 
@@ -35,8 +35,7 @@ class Central:
 
     def fit(self, federation: Federation) -> Iterator[Linear]:
         total = Statistics.over(
-            (self.lift(samples.features), samples.labels)
-            for _, samples in federation.gather(self.samples)
+            lifted(samples, self.lift) for _, samples in federation.gather(self.samples)
         )
         yield Linear.of(total, ridge=self.ridge, lift=self.lift)
 

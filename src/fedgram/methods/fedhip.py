@@ -8,10 +8,10 @@ import numpy as np
 
 from fedgram import codec
 from fedgram.client import Client
-from fedgram.errors import ConfigError, MismatchError
+from fedgram.errors import ConfigError, MismatchError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation, Tailored
-from fedgram.heads import Linear, Predictor, Whole
+from fedgram.heads import Linear, Predictor, Whole, lifted, require_lift
 from fedgram.samples import Floats, Samples
 from fedgram.solve import ridge_solve, square, steady
 from fedgram.stats import Statistics
@@ -56,15 +56,18 @@ class FedHiP:
             raise ConfigError(f"alpha = {self.alpha}: use a finite weight >= 0")
 
     def statistics(self, client: Client, _: None) -> Statistics:
-        samples = client.samples
-        return Statistics.of(self.lift(samples.features), samples.labels)
+        return Statistics.of(*lifted(client.samples, self.lift))
 
     def fit(self, federation: Federation) -> Iterator[Whole | Tailored]:
         at_server = self.solver == "server" or (self.solver == "auto" and not federation.private)
         if at_server:
             yield self._solved_at_server(federation)
         else:
-            yield Whole(total=federation.sum(self.statistics), ridge=self.ridge)
+            total = federation.sum(self.statistics)
+            require_lift(total.space, self.lift)
+            if total.count <= 0:
+                raise SolveError(f"nothing to solve: the total holds {total.count} samples")
+            yield Whole(total=total, ridge=self.ridge)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         if isinstance(shared, Linear):
@@ -95,7 +98,9 @@ class FedHiP:
         features, agreed = self.lift(samples.features), whole.total.space
         if features.space != agreed:
             detail = agreed.difference(features.space)
-            raise MismatchError(f"the total was made with other settings: {detail}")
+            raise MismatchError(
+                f"the total was made with other settings: {detail}; use the same ones"
+            )
         if len(features) >= features.space.width:  # Woodbury would be the larger problem
             return self._mixed(whole, Statistics.of(features, samples.labels))
         rows = features.values.astype(np.float64)

@@ -1,0 +1,604 @@
+"""A federation by files alone: contribute, keep a ledger, solve, personalize, predict."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from ledger_support import rows
+from safetensors.numpy import save_file
+
+from fedgram.cli import main
+
+CLASSES = np.array(["ant", "bee", "cat", "dog"])
+SITES = ("north", "south", "west")
+FEATURES = 8
+LIFTS = {"afl": "lift", "fedhip": "lift", "apfl": "primary"}
+METHODS = list(LIFTS)
+
+
+def cli(*arguments):
+    return CliRunner().invoke(main, list(map(str, arguments)), env={"COLUMNS": "120"})
+
+
+def done(*arguments):
+    """Run a command that must succeed, and return what it prints."""
+    result = cli(*arguments)
+    assert result.exit_code == 0, (arguments, result.output, result.exception)
+    return result.stdout
+
+
+def drawn(samples, seed):
+    """Return vectors around the centres of their classes, and the classes."""
+    rng = np.random.default_rng(seed)
+    centres = 2 * np.random.default_rng(99).normal(size=(len(CLASSES), FEATURES))
+    y = rng.permutation(np.arange(samples) % len(CLASSES))
+    return centres[y] + rng.normal(size=(samples, FEATURES)), y
+
+
+def write(path, x, names, listed=CLASSES, **more):
+    """Write a feature file that lists its classes in its own order."""
+    codes = np.array([list(listed).index(name) for name in names], np.int64)
+    np.savez(path, x=x, y=codes, classes=np.array(listed), **more)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Write three sites' files and one of all their samples; each site lists classes its way."""
+    folder = tmp_path_factory.mktemp("data")
+    x, y = drawn(150, seed=0)
+    split = np.arange(150) % 10 // 4  # 60 to train, 60 to validate, 30 to test
+    client = np.array(SITES)[np.arange(150) // 7 % 3]
+    write(folder / "all.npz", x, CLASSES[y], client=client, split=split)
+    for site, listed in zip(SITES, (CLASSES, CLASSES[::-1], CLASSES[[1, 3, 0, 2]]), strict=True):
+        own = client == site
+        write(folder / f"{site}.npz", x[own], CLASSES[y[own]], listed, split=split[own])
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def contribute(source, client, *options, out=None):
+    out = out or f"{client}.contribution"
+    done("contribute", source, "--client", client, "-o", out, *options)
+    return out
+
+
+def federated(data, *options, ledger="ledger", sites=SITES):
+    """Make a ledger of the sites' contributions."""
+    sent = [contribute(data / f"{site}.npz", site, *options) for site in sites]
+    done("ledger", "init", ledger)
+    return done("ledger", "join", ledger, *sent)
+
+
+def solved(method="afl", *options, ledger="ledger"):
+    output = done(
+        "ledger", "solve", ledger, "-m", method, "-o", f"{method}.shared", "--json", *options
+    )
+    return json.loads(output)
+
+
+def total(ledger="ledger"):
+    return json.loads(done("ledger", "show", ledger, "--json"))["total_digest"]
+
+
+# The same as a run
+
+
+@pytest.mark.parametrize("lifted", [False, True], ids=["plain", "lifted"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_federation_by_files_ends_in_the_digest_of_a_run(here, data, method, lifted):
+    options = ["-s", f"method.{method}.{LIFTS[method]}={{width=20, seed=5}}"] if lifted else []
+    federated(data, "-m", method, *options)
+    about = solved(method, *options)
+    given = ("-s", f"data.source={data / 'all.npz'}", "-s", "data.partition=given")
+    (run,) = json.loads(done("run", "-m", method, *given, *options, "--json"))["runs"]
+    assert about["shared_digest"] == run["shared_digest"]
+    assert (about["method"], about["model"]) == (method, f"{method}.shared")
+    assert about["samples"] == np.count_nonzero(np.load(data / "all.npz")["split"] != 2)
+
+
+def test_the_order_of_joining_does_not_matter(here, data):
+    federated(data, ledger="one")
+    federated(data, ledger="two", sites=SITES[::-1])
+    assert total("one") == total("two")
+    assert solved(ledger="one")["shared_digest"] == solved(ledger="two")["shared_digest"]
+
+
+def test_other_settings_give_another_digest(here, data):
+    federated(data)
+    digests = {solved("afl", "-s", f"method.afl.ridge={r}")["shared_digest"] for r in (1, 10)}
+    assert len(digests) == 2
+
+
+def test_solving_without_json_says_digest_method_and_file(here, data):
+    federated(data)
+    shown = done("ledger", "solve", "ledger", "-o", "shared")
+    assert re.fullmatch(r"[0-9a-f]{64}  afl on \d+ samples -> shared\n", shown)
+
+
+# Coming and going
+
+
+def test_joining_says_the_total_after_each_member(here, data):
+    lines = federated(data).splitlines()
+    assert [line.split(maxsplit=1)[1].split(" joined")[0] for line in lines] == list(SITES)
+    assert lines[-1].split()[0] == total()
+
+
+@pytest.fixture
+def extra(here):
+    """More samples of north, which are in nobody's file."""
+    x, y = drawn(9, seed=1)
+    return write(here / "extra.npz", x, CLASSES[y])
+
+
+def test_samples_come_and_go_by_files(here, data, extra):
+    federated(data)
+    before = solved()["shared_digest"]
+    more = contribute(extra, "north", out="more")
+    less = contribute(extra, "north", "--remove", out="less")
+    streamed = done("ledger", "stream", "ledger", more)
+    assert streamed.endswith("north: +9 samples\n")
+    assert solved()["shared_digest"] != before
+    assert done("ledger", "stream", "ledger", less).endswith("north: -9 samples\n")
+    assert solved()["shared_digest"] == before
+    done("ledger", "verify", "ledger")
+
+
+def test_an_increment_is_counted_again_with_another_tag_only(here, data, extra):
+    federated(data)
+    more = contribute(extra, "north", out="more")
+    done("ledger", "stream", "ledger", more)
+    assert cli("ledger", "stream", "ledger", more).exit_code == 8
+    done("ledger", "stream", "ledger", contribute(extra, "north", "--tag", "June", out="more"))
+    assert json.loads(done("ledger", "show", "ledger", "--json"))["samples"] == 120 + 2 * 9
+
+
+def test_a_client_that_leaves_or_is_forgotten_was_never_there(here, data):
+    federated(data, ledger="never", sites=SITES[:2])
+    federated(data)
+    assert done("ledger", "leave", "ledger", "west").endswith("west left\n")
+    assert total() == total("never")
+    done("ledger", "join", "ledger", "west.contribution")
+    done("ledger", "forget", "ledger", "west")
+    assert total() == total("never")
+    assert solved()["shared_digest"] == solved(ledger="never")["shared_digest"]
+
+
+def test_a_certificate_is_printed_written_and_verified(here, data):
+    federated(data)
+    model = solved()
+    shown = done("ledger", "forget", "ledger", "west", "--certificate", "certificate.json")
+    certificate = json.loads(shown)
+    assert json.loads((here / "certificate.json").read_text(encoding="utf-8")) == certificate
+    assert certificate["client"] == "west"
+    assert certificate["members"] == ["north", "south"]
+    assert certificate["total_digest"] == total()
+    (published,) = certificate["published_with"]
+    assert (published["shared_digest"], published["model"]) == (
+        model["shared_digest"],
+        "afl.shared",
+    )
+    for _ in range(2):
+        verified = done("ledger", "verify", "ledger", "certificate.json").splitlines()
+        assert (
+            verified[1]
+            == f"{certificate['total_digest']}  after the deletion of west, as certified"
+        )
+        done("ledger", "join", "ledger", "west.contribution")
+        done("ledger", "leave", "ledger", "west")
+
+
+def test_verify_says_the_digest_of_the_total(here, data):
+    federated(data)
+    assert done("ledger", "verify", "ledger").split()[0] == total()
+
+
+def test_a_certificate_that_cannot_be_written_stops_the_deletion_or_is_shown(here, data):
+    federated(data)
+    (here / "file").write_text("in the way", encoding="utf-8")
+    result = cli("ledger", "forget", "ledger", "west", "--certificate", "file/certificate.json")
+    one_line(result, 3, "file/certificate.json")
+    members = json.loads(done("ledger", "show", "ledger", "--json"))["members"]
+    assert "west" in members or json.loads(result.stdout)["client"] == "west"
+
+
+# show
+
+
+def test_show_tells_members_total_and_history(here, data, extra):
+    federated(data)
+    done("ledger", "stream", "ledger", contribute(extra, "north", out="more"))
+    solved()
+    shown = done("ledger", "show", "ledger")
+    assert "members   north, south, west\n" in shown
+    assert "samples   129\n" in shown
+    assert "classes   ant, bee, cat, dog\n" in shown
+    assert re.search(r"made by   input\(8 features\) -> grid\(8 bits", shown)
+    assert f"total     {total()}\n" in shown
+    for what in ("init", "join +north +", r"stream +north +\+9", "publish"):
+        assert re.search(what, shown), what
+
+
+def test_show_json_has_the_documented_keys(here, data):
+    federated(data)
+    content = json.loads(done("ledger", "show", "ledger", "--json"))
+    assert set(content) == {
+        "members",
+        "samples",
+        "classes",
+        "made_by",
+        "total_digest",
+        "history",
+    }
+    assert content["members"] == list(SITES)
+    assert content["classes"] == list(CLASSES)
+    assert [event["what"] for event in content["history"]] == ["init", "join", "join", "join"]
+    assert set(content["history"][0]) == {
+        "seq",
+        "time",
+        "what",
+        "client",
+        "samples",
+        "total_digest",
+        "detail",
+    }
+
+
+def test_an_empty_ledger_is_shown(here):
+    done("ledger", "init", "ledger")
+    shown = done("ledger", "show", "ledger")
+    assert "members   none\nsamples   0\nclasses   none\nmade by   nothing yet\n" in shown
+
+
+def test_names_with_brackets_are_shown_as_they_are(here, data):
+    contribute(data / "north.npz", "[red]ward[/red]", out="odd")
+    done("ledger", "init", "ledger")
+    done("ledger", "join", "ledger", "odd")
+    assert done("ledger", "show", "ledger").count("[red]ward[/red]") == 2
+
+
+# personalize and predict
+
+
+def predicted(model, source):
+    """Return the names that a model predicts."""
+    return [line["name"] for line in csv.DictReader(io.StringIO(done("predict", model, source)))]
+
+
+def right(model, source):
+    """Return the share of a file's samples that a model gets right."""
+    with np.load(source) as archive:
+        return np.mean(np.array(predicted(model, source)) == archive["classes"][archive["y"]])
+
+
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_site_solves_its_own_model_whatever_the_order_of_its_classes(here, data, method, site):
+    federated(data, "-m", method)
+    solved(method)
+    done("personalize", f"{method}.shared", data / f"{site}.npz", "-o", "model")
+    assert right("model", data / f"{site}.npz") > 0.9
+    with np.load(data / f"{site}.npz") as archive:
+        names = archive["classes"][archive["y"]]
+        write(here / "sorted.npz", archive["x"], names, split=archive["split"])
+    done("personalize", f"{method}.shared", here / "sorted.npz", "-o", "other")
+    one, two = (scores(done("predict", m, data / "all.npz")) for m in ("model", "other"))
+    assert one[0] == two[0]
+    np.testing.assert_allclose(one[1], two[1], atol=1e-6)
+
+
+def scores(text):
+    """Return the names of the columns and the numbers of predictions in CSV."""
+    header, *lines = csv.reader(io.StringIO(text))
+    return header, np.array([line[2:] for line in lines], np.float64)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_site_without_some_of_the_classes_solves_its_own_model(here, data, method):
+    federated(data, "-m", method)
+    solved(method)
+    x, y = drawn(60, seed=2)
+    few = y < 2
+    source = write(here / "few.npz", x[few], CLASSES[y[few]], CLASSES[:2])
+    done("personalize", f"{method}.shared", source, "-o", "model")
+    assert right("model", source) > 0.9
+
+
+@pytest.mark.parametrize("method", ["fedhip", "apfl"])
+def test_a_site_with_a_class_that_is_not_shared_is_refused_by_name(here, data, method):
+    federated(data, "-m", method)
+    solved(method)
+    x, y = drawn(20, seed=2)
+    names = np.append(CLASSES[:3], "elk")
+    source = write(here / "new.npz", x, names[y], names)
+    result = cli("personalize", f"{method}.shared", source, "-o", "model")
+    one_line(result, 4, "elk")
+    assert not (here / "model").exists()
+
+
+def test_the_shared_head_of_afl_predicts_by_itself(here, data):
+    federated(data)
+    solved()
+    done("personalize", "afl.shared", data / "north.npz", "-o", "model")
+    assert predicted("afl.shared", data / "all.npz") == predicted("model", data / "all.npz")
+
+
+@pytest.fixture
+def model(here, data):
+    federated(data)
+    solved()
+    return "afl.shared"
+
+
+def test_vectors_are_read_from_any_kind_of_file(here, data, model):
+    x, _ = drawn(12, seed=3)
+    np.savez("new.npz", x=x)
+    save_file({"x": x}, "new.safetensors")
+    np.savetxt("new.csv", x, delimiter=",", fmt="%.17g")
+    header = ",".join(f"x{k}" for k in range(FEATURES))
+    np.savetxt("named.csv", x, delimiter=",", fmt="%.17g", header=header, comments="")
+    texts = {done("predict", model, f"new.{kind}") for kind in ("npz", "safetensors", "csv")} | {
+        done("predict", model, "named.csv")
+    }
+    (text,) = texts
+    assert len(text.splitlines()) == 1 + 12
+
+
+def test_a_csv_file_with_a_mark_at_its_start_loses_no_row(here, model):
+    (here / "new.csv").write_text("1,2,3,4,5,6,7,8\n" * 3, encoding="utf-8-sig")
+    assert len(predicted(model, "new.csv")) == 3
+
+
+def test_predictions_are_written_as_csv_and_json_alike(here, data, model):
+    done("predict", model, data / "north.npz", "-o", "out.csv")
+    done("predict", model, data / "north.npz", "-o", "out.json")
+    text = (here / "out.csv").read_text(encoding="utf-8")
+    assert text == done("predict", model, data / "north.npz")
+    lines = list(csv.DictReader(io.StringIO(text)))
+    entries = json.loads((here / "out.json").read_text(encoding="utf-8"))["predictions"]
+    assert list(lines[0]) == ["label", "name", *(f"score_{name}" for name in CLASSES)]
+    for line, entry in zip(lines, entries, strict=True):
+        assert (int(line["label"]), line["name"]) == (entry["label"], entry["name"])
+        assert entry["name"] == CLASSES[entry["label"]]
+        assert entry["name"] == max(entry["scores"], key=entry["scores"].get)
+        for name, score in entry["scores"].items():
+            assert float(line[f"score_{name}"]) == pytest.approx(score, rel=1e-5)
+
+
+def test_scale_and_offset_count_in_predictions(here, model):
+    x, _ = drawn(12, seed=3)
+    np.savez("plain.npz", x=x * 4.0 - 1.0)
+    np.savez("coded.npz", x=x, scale=np.array(4.0), offset=np.array(-1.0))
+    assert done("predict", model, "plain.npz") == done("predict", model, "coded.npz")
+
+
+# Errors
+
+
+def one_line(result, code, *words):
+    assert result.exit_code == code, (result.output, result.exception)
+    assert result.stderr.startswith("fedgram: error: "), result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
+    for word in words:
+        assert word in result.stderr
+
+
+@pytest.fixture(scope="module")
+def props(data, tmp_path_factory):
+    """A ledger of two members, what they sent, models of all methods, and odd files."""
+    folder = tmp_path_factory.mktemp("props")
+    with contextlib.chdir(folder):
+        _put_there(folder, data)
+    return folder
+
+
+def _put_there(here, data):
+    federated(data, sites=SITES[:2])
+    contribute(data / "west.npz", "west")
+    contribute(data / "west.npz", "west", "-s", "grid.bits=6", out="six")
+    contribute(data / "west.npz", "west", "-s", "method.afl.lift={width=9}", out="lifted")
+    contribute(data / "west.npz", "west", "--remove", out="debt")
+    contribute(data / "west.npz", "north", "--remove", "--tag", "wrong", out="wrong")
+    x, y = drawn(20, seed=4)
+    upper = np.array([name.title() for name in CLASSES])
+    contribute(write(here / "upper.npz", x, upper[y], upper), "west", out="upper")
+    np.savez("numbered.npz", x=x, y=y)
+    contribute("numbered.npz", "west", out="numbered")
+    write(here / "resnet.npz", x, CLASSES[y], backbone=np.array("resnet"))
+    contribute("resnet.npz", "west", out="resnet")
+    write(here / "wide.npz", np.hstack([x, x]), CLASSES[y])
+    contribute("wide.npz", "west", out="wide")
+    for method in METHODS:
+        solved(method)
+    (here / "text").write_text("just a text\n", encoding="utf-8")
+    (here / "certificate.json").write_text("{}", encoding="utf-8")
+    (here / "short.csv").write_text("1,2,3\n", encoding="utf-8")
+    (here / "holes.csv").write_text(",2,3,4,5,6,7,8\n1,2,3,4,5,6,7,8\n", encoding="utf-8")
+    np.savez("texts.npz", x=np.array([["a"] * FEATURES]))
+    np.savez("scaled.npz", x=x, scale=np.ones(3))
+    np.savez("tested.npz", x=x, y=y, split=np.full(len(y), 2))
+
+
+@pytest.fixture
+def stage(here, props):
+    shutil.copytree(props, here, dirs_exist_ok=True)
+    return here
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        ("ledger init ledger", 8, "is there already"),
+        ("ledger init new --classes ant,Ant", 4, "differ only in case"),
+        ("ledger init new --classes ant,bee,ant", 4, "ant"),
+        ("ledger init text/new", 8, "text/new"),
+        ("ledger join missing west.contribution", 8, "there is no ledger"),
+        ("ledger join text west.contribution", 8, "not a ledger"),
+        ("ledger join ledger missing", 3, "missing"),
+        ("ledger join ledger text", 3, "text: not written by fedgram"),
+        ("ledger join ledger afl.shared", 3, "not a contribution"),
+        ("ledger join ledger north.contribution", 8, "client north: is a member already"),
+        ("ledger join ledger debt", 8, "more would be taken away than there is"),
+        ("ledger join ledger six", 4, "client west: "),
+        ("ledger join ledger lifted", 4, "lift(width 9"),
+        ("ledger join ledger wide", 4, "16 features"),
+        ("ledger join ledger resnet", 4, "resnet"),
+        ("ledger join ledger upper", 4, "differ only in case"),
+        ("ledger join ledger numbered", 4, "only numbers them"),
+        ("ledger stream ledger west.contribution", 8, "client west: not a member"),
+        ("ledger stream ledger north.contribution", 8, "give a repeated one another tag"),
+        ("ledger stream ledger wrong", 8, "client north: more would be taken away"),
+        ("ledger leave ledger west", 8, "client west: not a member; members: north, south"),
+        ("ledger forget ledger west", 8, "client west: nothing of it is here"),
+        ("ledger show missing", 8, "there is no ledger"),
+        ("ledger show text", 8, "not a ledger"),
+        ("ledger verify missing", 8, "there is no ledger"),
+        ("ledger verify ledger missing", 3, "missing"),
+        ("ledger verify ledger text", 3, "text"),
+        ("ledger verify ledger certificate.json", 3, "not a certificate"),
+        ("ledger solve missing -o out", 8, "there is no ledger"),
+        ("ledger solve ledger -o out -m local", 2, "local"),
+        ("ledger solve ledger -o out -m alf", 2, "did you mean 'afl'"),
+        ("ledger solve ledger -o out -s method.afl.rigde=3", 2, "did you mean 'ridge'"),
+        ("ledger solve ledger -o out -m central", 7, "use a method that needs sums only"),
+        ("ledger solve ledger -o out -s method.afl.lift={width=9}", 4, "lift(width 9"),
+        ("ledger solve ledger -o out -m fedhip -s method.fedhip.lift={width=9}", 4, "lift(width 9"),
+        ("ledger solve ledger -o out -m apfl -s method.apfl.primary={width=9}", 4, "lift(width 9"),
+        ("ledger solve ledger -o text/out", 3, "text/out: cannot be written"),
+        ("contribute missing.npz --client a -o out", 3, "missing.npz"),
+        ("contribute text --client a -o out", 3, "text"),
+        ("contribute tested.npz --client a -o out", 3, "no training samples"),
+        ("contribute numbered.npz --client a -o out -m local", 2, "sends no statistics"),
+        ("contribute numbered.npz --client a -o out -s grid.bits=99", 2, "grid.bits"),
+        ("contribute numbered.npz --client a -o text/out", 3, "text/out: cannot be written"),
+        ("personalize missing numbered.npz -o out", 3, "missing"),
+        ("personalize text numbered.npz -o out", 3, "text: not written by fedgram"),
+        ("personalize west.contribution upper.npz -o out", 3, "west.contribution"),
+        ("personalize apfl.shared wide.npz -o out", 4, "16 features"),
+        ("personalize fedhip.shared wide.npz -o out", 4, "16 features"),
+        ("personalize apfl.shared missing.npz -o out", 3, "missing.npz"),
+        ("predict afl.shared wide.npz", 3, "16 features, the model was made for 8"),
+        ("predict afl.shared short.csv", 3, "3 features, the model was made for 8"),
+        ("predict afl.shared holes.csv", 3, "holes.csv"),
+        ("predict afl.shared texts.npz", 3, "texts.npz"),
+        ("predict afl.shared scaled.npz", 3, "scale"),
+        ("predict afl.shared text", 3, "text"),
+        ("predict afl.shared missing.csv", 3, "missing.csv"),
+        ("predict fedhip.shared upper.npz", 3, "not a model that predicts"),
+        ("predict west.contribution upper.npz", 3, "not a model that predicts"),
+        ("predict text upper.npz", 3, "text: not written by fedgram"),
+        ("predict afl.shared upper.npz -o out.txt", 3, "written as .csv or .json"),
+        ("predict afl.shared upper.npz -o text/out.csv", 3, "text/out.csv: cannot be written"),
+    ],
+)
+def test_an_error_is_one_line_with_its_code_and_leaves_the_ledger_alone(
+    stage, arguments, code, word
+):
+    before = {path: path.read_bytes() for path in sorted(stage.iterdir())}
+    result = cli(*arguments.split())
+    one_line(result, code, word)
+    assert result.stdout == ""
+    assert {path: path.read_bytes() for path in sorted(stage.iterdir())} == before
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_empty_ledger_has_nothing_to_solve(here, method):
+    done("ledger", "init", "ledger")
+    result = cli("ledger", "solve", "ledger", "-m", method, "-o", "out")
+    one_line(result, 6, "nothing to solve")
+    assert not (here / "out").exists()
+
+
+def test_of_several_contributions_those_before_the_wrong_one_are_in(here, data):
+    federated(data, sites=SITES[:1])
+    contribute(data / "south.npz", "south")
+    result = cli("ledger", "join", "ledger", "south.contribution", "north.contribution")
+    one_line(result, 8, "client north: is a member already")
+    assert json.loads(done("ledger", "show", "ledger", "--json"))["members"] == ["north", "south"]
+
+
+def test_a_damaged_contribution_is_named_by_its_client(here, data):
+    federated(data)
+    rows("ledger", "UPDATE contributions SET sha256 = 'x' WHERE client = 'south'")
+    one_line(cli("ledger", "verify", "ledger"), 8, "client south is damaged")
+
+
+def test_a_fixed_class_list_refuses_other_classes(here, data):
+    done("ledger", "init", "ledger", "--classes", "dog,ant,bee")
+    result = cli("ledger", "join", "ledger", contribute(data / "north.npz", "north"))
+    one_line(result, 4, "cat")
+    done("ledger", "init", "other", "--classes", "dog,cat,ant,bee,elk")
+    done("ledger", "join", "other", "north.contribution")
+    assert "classes   ant, bee, cat, dog, elk\n" in done("ledger", "show", "other")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["contribute"],
+        ["contribute", "a.npz", "-o", "out"],
+        ["ledger", "join", "ledger"],
+        ["ledger", "solve", "ledger"],
+        ["ledger", "erase"],
+        ["predict", "model"],
+        ["ledger", "forget", "ledger"],
+    ],
+)
+def test_wrong_usage_has_code_2(here, arguments):
+    result = cli(*arguments)
+    assert result.exit_code == 2
+    assert "Usage:" in result.stderr
+
+
+def test_an_error_of_a_process_has_no_traceback(here):
+    result = subprocess.run(
+        [sys.executable, "-m", "fedgram.cli", "ledger", "show", "missing"],
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (8, "")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+
+
+# Help
+
+
+def commands(group, *names):
+    """Yield the words of every command, of groups too."""
+    yield names
+    if isinstance(group, click.Group):
+        for name, command in group.commands.items():
+            yield from commands(command, *names, name)
+
+
+@pytest.mark.parametrize("names", list(commands(main)), ids=" ".join)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_every_command_has_help(names, option):
+    shown = done(*names, option)
+    assert shown.startswith("Usage:")
+    assert re.search(r"\n\n  [A-Z]", shown), "no text says what it does"
+
+
+def test_the_commands_of_a_ledger_are_listed():
+    shown = done("ledger", "--help")
+    for name in ("init", "join", "stream", "leave", "forget", "show", "verify", "solve"):
+        assert re.search(rf"^  {name} +[A-Z]", shown, re.MULTILINE), name
