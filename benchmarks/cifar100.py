@@ -2,8 +2,9 @@
 
 FEDGRAM_DATA=... python -m benchmarks.cifar100 [--seeds 3] [--dirichlet 0.1]
 
-Settings are fixed: the defaults, but for FedHiP's alpha, which at this skew was best on training
-samples set aside (30 of 3, 10, 30, 100). Nothing is chosen on these test samples. Both ways of
+Settings are fixed: the defaults, but for FedHiP's alpha (30 of 3, 10, 30, 100). All were chosen on
+other partitions of the official training part, its test part never seen. This protocol pools both
+parts and splits anew, so some samples that helped to choose are test samples here. Both ways of
 drawing a Dirichlet partition are shown, since papers seldom say which they use. The numbers are not
 comparable with those of papers that use another backbone (ViT-MAE-Base).
 """
