@@ -132,11 +132,11 @@ class Reference:
         """Return all that must be in the file: of members, and of those who left."""
         return [sent for sents in (*self.held.values(), *self.left.values()) for sent in sents]
 
-    def gone(self, since: int = 0, until: int | None = None) -> Iterator[Sent]:
+    def gone(self, since: int = 0) -> Iterator[Sent]:
         """Yield what must not be in the file, unless the very same is in it for another reason."""
         everything = tuple(self.samples(*self.held))
         legal = {frozenset(sent.samples) for sent in (*self.kept(), Sent(everything, ()))}
-        return (sent for sent in self.erased[since:until] if frozenset(sent.samples) not in legal)
+        return (sent for sent in self.erased[since:] if frozenset(sent.samples) not in legal)
 
 
 def contents(path: Path) -> bytes:

@@ -5,6 +5,7 @@ import json
 import sqlite3
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -385,6 +386,74 @@ def test_a_client_that_was_joined_meanwhile_by_somebody_else_is_refused(ledger, 
     with pytest.raises(LedgerError, match="client east: is a member already"):
         ledger.join("east", of("ant", number=40))
     assert ledger.total.count == 6
+
+
+wide = partial(of, width=80)  # a contribution fills more than a page of the file
+
+
+def interrupted(path, operation, at):
+    """Perform an operation; let somebody else join before its statement number `at`, if it may.
+
+    Return whether there is such a statement, and whether somebody joined.
+    """
+    with Ledger.create(path) as ledger, Ledger.open(path) as other:
+        other._file._db.execute("PRAGMA busy_timeout = 0")
+        ledger.join("north", wide("ant", "bee", number=10))
+        ledger.join("south", wide("cat", number=20))
+        statements = 0
+
+        def count(statement):
+            nonlocal statements
+            statements += 1
+            if statements == at + 1:
+                with contextlib.suppress(LedgerError):
+                    other.join("east", wide("dog", number=30))
+
+        ledger._file._db.set_trace_callback(count)
+        operation(ledger)
+        ledger._file._db.set_trace_callback(None)
+    with Ledger.open(path) as ledger:
+        ledger.verify()
+        return statements > at, [e.what for e in ledger.history() if e.client == "east"] == ["join"]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda book: book.join("west", wide("cat", number=40)),
+        lambda book: book.stream("north", wide("cat", number=40)),
+        lambda book: book.stream("north", -wide("ant", number=10)),
+        lambda book: book.leave("south"),
+        lambda book: book.forget("south"),
+        lambda book: book.publish(shared_digest="0" * 64, model="model"),
+        lambda book: book.verify(),
+    ],
+    ids=["join", "stream", "remove", "leave", "forget", "publish", "verify"],
+)
+def test_somebody_else_may_join_between_any_two_statements(tmp_path, operation):
+    joined = []
+    for at in range(1000):
+        more, somebody = interrupted(tmp_path / str(at), operation, at)
+        if not more:
+            break
+        joined.append(somebody)
+    assert joined[0]
+    assert not more
+
+
+def test_a_ledger_that_is_being_made_cannot_be_made_by_somebody_else(path, monkeypatch):
+    connect = ledger_file._connect
+
+    def late(where):
+        monkeypatch.undo()
+        with pytest.raises(LedgerError, match="is there already"):
+            Ledger.create(path)
+        return connect(where)
+
+    monkeypatch.setattr(ledger_file, "_connect", late)
+    with Ledger.create(path) as ledger:
+        ledger.join("north", NORTH)
+        assert ledger.verify() == NORTH.digest()
 
 
 def test_sums_that_are_not_exact_are_refused_or_verified_all_the_same(tmp_path):

@@ -18,6 +18,7 @@ from ledger_support import rows
 from safetensors.numpy import save_file
 
 from fedgram.cli import main
+from fedgram.ledger import Ledger
 
 CLASSES = np.array(["ant", "bee", "cat", "dog"])
 SITES = ("north", "south", "west")
@@ -202,6 +203,23 @@ def test_a_certificate_is_printed_written_and_verified(here, data):
         )
         done("ledger", "join", "ledger", "west.contribution")
         done("ledger", "leave", "ledger", "west")
+
+
+def test_a_model_is_certified_for_all_it_was_made_of_or_not_published(here, data, monkeypatch):
+    publish = Ledger.publish
+
+    def late(self, *arguments, **about):
+        done("ledger", "leave", "ledger", "west")
+        return publish(self, *arguments, **about)
+
+    federated(data)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "publish", late)
+        result = cli("ledger", "solve", "ledger", "-o", "shared")
+    certificate = json.loads(done("ledger", "forget", "ledger", "west"))
+    models = [entry["model"] for entry in certificate["published_with"]]
+    assert models == (["shared"] if result.exit_code == 0 else [])
+    assert (here / "shared").exists() == (result.exit_code == 0)
 
 
 def test_verify_says_the_digest_of_the_total(here, data):

@@ -95,7 +95,7 @@ class Check:
         self._path = path
         self._coming = operations(SEED)
         self._reference = Reference(WIDTH)
-        self._searched = self._searchable = 0
+        self._searched = 0
 
     def __call__(self, done: set[int], *, in_flight: int) -> None:
         """Check a ledger in which `done` are the numbers of the acknowledged operations."""
@@ -106,7 +106,8 @@ class Check:
         reference = self._reference
         known = max(len(reference.history), *(number + 1 for number in done), 0)
         assert known <= len(history) <= known + in_flight
-        self._follow(len(history), done)
+        for operation in itertools.islice(self._coming, len(history) - len(reference.history)):
+            reference.apply(operation)
         assert history == reference.history
         assert members == sorted(reference.held)
         expected = reference.total
@@ -118,17 +119,9 @@ class Check:
     def search(self, *, since: int = 0) -> None:
         """Look for the bytes of what is kept, and of what was erased since."""
         reference, data = self._reference, contents(self._path)
-        gone = reference.gone(since, self._searchable)
         assert all(found(sent, WIDTH, data) for sent in reference.kept() if sent.samples)
-        assert not any(found(sent, WIDTH, data) for sent in gone)
-        self._searched = self._searchable
-
-    def _follow(self, length: int, done: set[int]) -> None:
-        for number in range(len(self._reference.history), length):
-            operation = next(self._coming)
-            self._reference.apply(operation)
-            if number in done and operation.what in ("remove", "forget"):
-                self._searchable = len(self._reference.erased)  # acknowledged, so all overwritten
+        assert not any(found(sent, WIDTH, data) for sent in reference.gone(since))
+        self._searched = len(reference.erased)
 
     def _check_stored(self) -> None:
         reference = self._reference

@@ -170,10 +170,12 @@ class Ledger:
         self._file.compact()
         return self._certificate(number)
 
-    def publish(self, *, shared_digest: str, model: str) -> None:
-        """Record that a model was made from the current total."""
+    def publish(self, *, shared_digest: str, model: str, total_digest: str | None = None) -> None:
+        """Record that a model was made from the current total, which must have this digest."""
         with self._file.transaction():
             total = self.total
+            if total_digest not in (None, total.digest()):
+                raise LedgerError("the ledger has changed since the model was made; solve again")
             detail = {"shared_digest": shared_digest, "model": model, "members": self.members}
             self._file.add_event("publish", total, samples=total.count, detail=detail)
 
@@ -184,17 +186,18 @@ class Ledger:
         digest, and that nothing of the client is stored unless it came back since.
         """
         self._file.check()
-        recomputed = self._merged(self._file.stored())
-        for _ in self._file.stored(member=False):
-            pass  # checks the checksums of what is kept for audit
-        digest = recomputed.digest()
-        if self.total != recomputed or digest != self.history()[-1].total_digest:
-            raise LedgerError(
-                f"{self._file.path}: the total is not the sum of its contributions; restore it "
-                "from a copy"
-            )
-        if certificate is not None:
-            self._verify_deletion(certificate)
+        with self._file.transaction(kind="DEFERRED"):
+            recomputed = self._merged(self._file.stored())
+            for _ in self._file.stored(member=False):
+                pass  # checks the checksums of what is kept for audit
+            digest = recomputed.digest()
+            if self.total != recomputed or digest != self.history()[-1].total_digest:
+                raise LedgerError(
+                    f"{self._file.path}: the total is not the sum of its contributions; restore "
+                    "it from a copy"
+                )
+            if certificate is not None:
+                self._verify_deletion(certificate)
         return digest
 
     def _verify_deletion(self, certificate: Certificate) -> None:

@@ -54,13 +54,11 @@ class LedgerFile:
 
     def __init__(self, path: Path, *, create: bool, classes: list[str] | None = None) -> None:
         self.path = Path(path)
-        if create and self.path.exists():
-            raise LedgerError(f"{path}: is there already; choose another name")
         if not create and not self.path.is_file():
             raise LedgerError(f"{path}: there is no ledger; make one with 'fedgram ledger init'")
+        if create:
+            self._claim()
         try:
-            if create:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = _connect(self.path)
             if create:
                 self._create(classes)
@@ -78,6 +76,18 @@ class LedgerFile:
                 f"{path}: a ledger of format {found}, this fedgram reads {FORMAT}; upgrade fedgram"
             )
 
+    def _claim(self) -> None:
+        """Make the empty file, unless somebody else has."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch(exist_ok=False)
+        except FileExistsError as error:
+            if self.path.exists():
+                raise LedgerError(f"{self.path}: is there already; choose another name") from error
+            raise _unusable(self.path, error) from error
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+
     def _abandon(self, create: bool) -> None:
         """Hold nothing open, and leave nothing of what could not be made."""
         if hasattr(self, "_db"):
@@ -91,10 +101,10 @@ class LedgerFile:
         self._db.close()
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All or nothing, and on the disk at the end."""
+    def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
+        """All or nothing, and on the disk at the end; DEFERRED only reads, one state throughout."""
         try:
-            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute(f"BEGIN {kind}")
             yield
             self._db.execute("COMMIT")
         except (sqlite3.Error, LedgerError) as error:
@@ -113,13 +123,13 @@ class LedgerFile:
         """Give back the space of what was deleted; its bytes are overwritten already."""
         try:
             self._db.execute("VACUUM")
-            # A kill may have left an old end behind the database's own.
-            pages = self._db.execute("PRAGMA page_count").fetchone()[0]
-            size = pages * self._db.execute("PRAGMA page_size").fetchone()[0]
-            if self.path.stat().st_size > size:
-                os.truncate(self.path, size)
-            self.put("compact", False)
-        except (sqlite3.Error, OSError) as error:
+            with self.transaction(kind="EXCLUSIVE"):  # nobody else writes behind the end meanwhile
+                pages = self._run("PRAGMA page_count")[0][0]
+                size = pages * self._run("PRAGMA page_size")[0][0]
+                if self.path.stat().st_size > size:  # an old end that a kill left behind
+                    os.truncate(self.path, size)
+                self.put("compact", False)
+        except (sqlite3.Error, OSError, LedgerError) as error:
             raise LedgerError(
                 f"{self.path}: the change is made, but the file could not be compacted ({error}); "
                 "it will be when there is room"

@@ -203,15 +203,16 @@ def solve(ledger: Path, out: Path, name: str, overrides: tuple[str, ...], as_jso
     """
     method = configuration.load(None, overrides, [name]).make(name)
     with Ledger.open(ledger) as book:
-        shared = next(iter(method.fit(Ledgered(book.total, book.members))))
+        total = book.total
+        shared = next(iter(method.fit(Ledgered(total, book.members))))
         digest = shared_digest(method, shared)
         if digest is None:
             raise ConfigError(f"method {name!r} shares nothing; use afl, fedhip or apfl")
         settings = asdict(method)  # type: ignore[call-overload]
         published = Published(method=name, settings=settings, shared=shared)
         with files.staged(out, codec.encode(published)):  # both or neither
-            book.publish(shared_digest=digest, model=str(out))
-        samples = book.total.count
+            book.publish(shared_digest=digest, model=str(out), total_digest=total.digest())
+        samples = total.count
     if as_json:
         about = {"method": name, "samples": samples, "shared_digest": digest, "model": str(out)}
         click.echo(json.dumps(about, indent=2))
