@@ -8,6 +8,7 @@ Run as a script, this is a server that forks a worker per line it reads; see `se
 
 import itertools
 import os
+import signal
 import sqlite3
 import sys
 import traceback
@@ -196,7 +197,8 @@ def serve(path: Path, seed: int, width: int, *, careless: bool) -> None:
     """Fork a worker for each line read: it goes on where the ledger is, until it is killed.
 
     Said on standard output are ``pid NUMBER``, ``done INDEX`` after each operation that returned,
-    and ``gone STATUS`` when the worker is. A careless server keeps no journal: a planted mistake.
+    ``failed INDEX`` after one that did not, and ``gone STATUS`` when the worker is. A careless
+    server keeps no journal: a planted mistake.
     """
     if careless:
         ledger_file._connect = _without_journal(ledger_file._connect)
@@ -212,6 +214,7 @@ def serve(path: Path, seed: int, width: int, *, careless: bool) -> None:
 
 
 def _work(path: Path, coming: list[Operation], width: int) -> None:
+    index = -1
     try:
         with Ledger.open(path) as ledger:
             for index in range(len(ledger.history()) - 1, len(coming)):
@@ -219,8 +222,10 @@ def _work(path: Path, coming: list[Operation], width: int) -> None:
                 _say(f"done {index}")
     except BaseException:
         traceback.print_exc()
-    finally:
-        os._exit(1)  # a worker works until it is killed
+        _say(f"failed {index}")
+    signal.alarm(60)
+    while True:
+        signal.pause()  # a worker is there until it is killed, or forgotten
 
 
 def _say(text: str) -> None:

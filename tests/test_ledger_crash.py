@@ -45,19 +45,23 @@ class Workers:
     def __init__(self, server: subprocess.Popen) -> None:
         self._server = server
         self._pace = [0.01]
+        self._failed = False
         self.done: set[int] = set()
 
     def kill_one(self, rng: np.random.Generator) -> None:
         """Start a worker and kill it at a random moment after a random number of operations."""
         print("go", file=self._server.stdin, flush=True)
         worker = int(self._until("pid"))
-        for _ in range(rng.integers(4)):
-            before = time.perf_counter()
-            self._until("done")
-            self._pace.append(time.perf_counter() - before)
-        time.sleep(rng.uniform(0, 1.2 * statistics.median(self._pace)))
-        os.kill(worker, signal.SIGKILL)
+        try:
+            for _ in range(rng.integers(4)):
+                before = time.perf_counter()
+                self._until("done")
+                self._pace.append(time.perf_counter() - before)
+            time.sleep(rng.uniform(0, 1.2 * statistics.median(self._pace)))
+        finally:
+            os.kill(worker, signal.SIGKILL)
         assert self._until("gone") == str(-signal.SIGKILL)
+        assert not self._failed, "the worker failed by itself"
 
     def _until(self, word: str) -> str:
         for line in self._server.stdout:
@@ -66,7 +70,8 @@ class Workers:
                 self.done.add(int(value))
             if said == word:
                 return value
-            assert said != "gone", "the worker failed by itself"
+            self._failed |= said == "failed"
+            assert not (self._failed and word == "done"), "the worker failed by itself"
         raise RuntimeError("the server is gone")
 
 
