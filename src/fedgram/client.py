@@ -25,6 +25,8 @@ class Client:
         Labelled samples; `valid` is for choices and may be empty.
     state
         What the client keeps between asks; it never leaves.
+    reserve_valid
+        Whether `valid` is for choices only, whatever the method.
     rng
         Randomness of this ask, from the run's seed, the client's name and the ask's number.
 
@@ -42,12 +44,16 @@ class Client:
     train: Samples
     valid: Samples
     state: Mapping[str, Any] = field(default_factory=dict)
+    reserve_valid: bool = False
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     @cached_property
     def samples(self) -> Samples:
-        """All labelled samples: closed-form methods need none of them for choices."""
-        return self.train + self.valid
+        """All labelled samples: closed-form methods need none of them for choices.
+
+        Without the validation samples where they are reserved, so that all methods train alike.
+        """
+        return self.train if self.reserve_valid else self.train + self.valid
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -69,8 +75,16 @@ class Site:
     valid: Samples
     test: Samples
     state: MutableMapping[str, Any] = field(default_factory=dict)
+    reserve_valid: bool = False
 
     def client(self, rng: np.random.Generator, *, frozen: bool = False) -> Client:
         """Return what a step may see; `frozen` makes its state read-only."""
         state = MappingProxyType(self.state) if frozen else self.state
-        return Client(id=self.id, train=self.train, valid=self.valid, state=state, rng=rng)
+        return Client(
+            id=self.id,
+            train=self.train,
+            valid=self.valid,
+            state=state,
+            reserve_valid=self.reserve_valid,
+            rng=rng,
+        )

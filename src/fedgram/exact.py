@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
-from fedgram import memory
+from fedgram import memory, work
 from fedgram.errors import ExactnessError
 from fedgram.samples import Array, Integers
 
@@ -58,6 +58,7 @@ class Accumulator:
             onehot[np.arange(len(block)), codes[start : start + len(block)]] = 1
             start += len(block)
             # Exact like the Gram: |sum of f| <= sum of f^2 for integers.
+            work.count(len(block) * len(self._square) * (len(self._square) + 1))
             self._moment += _gemm(block.T, onehot).astype(self._moment.dtype)
             self._block_square = _syrk(block, self._block_square)
             self._add_upper(self._block_square.T)
@@ -190,6 +191,7 @@ def _gemm(left: Array, right: Array) -> Array:
     NumPy brings a BLAS of its own, whose idle threads would spin against this one's.
     """
     gemm = blas.sgemm if left.dtype == FLOAT32 else blas.dgemm
+    work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
     # BLAS works in Fortran order: right' left' there is left right in C order. An operand that is
     # contiguous the other way round is passed transposed instead of copied.
     first, second = right.T, left.T

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
+
 from fedgram import codec
 from fedgram.client import Client
 from fedgram.group import Additive
@@ -29,6 +31,10 @@ class Federation(Protocol):
     @property
     def private(self) -> bool:
         """Whether the server may see nothing but sums."""
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The server's randomness until the next ask, from the run's seed."""
 
     def sum(
         self,
@@ -61,7 +67,8 @@ def step_name(step: Callable[..., Any]) -> str:
 class Ask:
     """One exchange with some of the clients, as it is recorded.
 
-    Bytes are those of the encoded payloads, added up over the clients.
+    Bytes are those of the encoded payloads, and operations those counted at the clients, both
+    added up over the clients that answered.
     """
 
     step: str
@@ -70,6 +77,7 @@ class Ask:
     bytes_up: int
     bytes_down: int
     seconds: float
+    flops: int = 0
 
 
 def traffic(asks: Iterable[Ask]) -> dict[str, int]:

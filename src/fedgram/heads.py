@@ -8,12 +8,12 @@ from typing import Protocol
 
 import numpy as np
 
-from fedgram import codec
+from fedgram import codec, work
 from fedgram.errors import MismatchError
 from fedgram.exact import require_gram
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
-from fedgram.samples import Features, Floats, Integers, Labels, Samples, Space
+from fedgram.samples import Array, Features, Floats, Integers, Labels, Samples, Space
 from fedgram.solve import Factor, least_squares, require_ridge, square, steady
 from fedgram.stats import Statistics
 
@@ -114,6 +114,7 @@ class Linear:
                 "and lift"
             )
         scores = np.empty((len(lifted), len(self.classes)))
+        work.count(2 * self.weights.size * len(lifted))
         with steady():
             for start in range(0, len(lifted), _ROWS_AT_A_TIME):
                 part = slice(start, start + _ROWS_AT_A_TIME)
@@ -148,6 +149,30 @@ class Blend:
 
     def __call__(self, features: Features) -> Floats:
         return self.first(features) + self.balance * self.second(features)
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Restricted:
+    """A model that never chooses an absent class: all others score higher.
+
+    Examples
+    --------
+    >>> rows = Features(np.ones((1, 1)), Space(width=1))
+    >>> model = Linear(weights=np.array([[1.0, 3.0]]), space=rows.space, classes=("a", "b"))
+    >>> Restricted(model=model, present=np.array([True, False]))(rows)
+    array([[1., 0.]])
+    """
+
+    model: Linear
+    present: Array
+
+    def __call__(self, features: Features) -> Floats:
+        scores = self.model(features)
+        if self.present.any():
+            least = scores[:, self.present].min(axis=1, keepdims=True) - 1
+            scores[:, ~self.present] = np.minimum(scores[:, ~self.present], least)
+        return scores
 
 
 @codec.register

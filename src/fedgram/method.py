@@ -121,7 +121,9 @@ class Published:
 
 def parameters(kind: type[Any]) -> list[Parameter]:
     """Return a method's parameters with their defaults and what its docstring says of them."""
-    texts = _parameter_texts(inspect.getdoc(kind) or "")
+    texts: dict[str, str] = {}
+    for ancestor in reversed(kind.__mro__):  # what a method inherits is described there
+        texts.update(_parameter_texts(inspect.cleandoc(ancestor.__doc__ or "")))
     found = []
     for field in dataclasses.fields(kind):
         factory = field.default_factory

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.linalg
 from threadpoolctl import ThreadpoolController
 
+from fedgram import work
 from fedgram.errors import SolveError
 from fedgram.samples import Array, Floats
 
@@ -87,6 +88,7 @@ class Factor:
         """Factorize; only the upper triangle of `gram` is read, and `gram` is left as it was."""
         require_ridge(ridge)
         width = len(gram)
+        work.count(width**3 // 3)
         shifted = np.array(gram, np.float64)
         shifted[np.diag_indices(width)] += ridge
         with steady():
@@ -105,6 +107,7 @@ class Factor:
 
     def solve(self, rhs: Floats) -> Floats:
         """Return ``(gram + ridge * I)^-1 rhs``."""
+        work.count(2 * len(self.lower) ** 2 * rhs.shape[1])
         with steady():
             solution: Floats = scipy.linalg.cho_solve((self.lower, True), rhs, check_finite=False)
         return solution
@@ -116,6 +119,9 @@ class Factor:
         """
         if not weight:
             return np.zeros((rows.shape[1], residual.shape[1]))
+        width, count = rows.shape[1], len(rows)
+        work.count(width * count * (width + 2 * count + 2 * residual.shape[1]))
+        work.count(width**2 * residual.shape[1])
         with steady():
             half = scipy.linalg.solve_triangular(
                 self.lower, rows.T, lower=True, check_finite=False
@@ -153,6 +159,7 @@ def least_squares(rows: Floats, targets: Floats, ridge: float) -> Floats:
     array([1., 0., 1.])
     """
     count, width = rows.shape
+    work.count(2 * count * width * (min(count, width) + targets.shape[1]))
     with steady():
         if count < width:
             inner = Factor.of(rows @ rows.T, ridge, samples=count).solve(targets)

@@ -86,6 +86,10 @@ class Backwards:
     def private(self) -> bool:
         return self._engine.private
 
+    @property
+    def rng(self) -> np.random.Generator:
+        return self._engine.rng
+
     def gather(
         self, step: Step[Reply], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Iterator[tuple[str, Reply]]:

@@ -50,6 +50,7 @@ def check(method: Method) -> Iterator[Finding]:
     {'kept'}
     """
     solved: bool | None = None
+    method = shortened(method)
     for law in LAWS:
         name = law.__name__.replace("_", " ")
         try:
@@ -69,7 +70,7 @@ def check(method: Method) -> Iterator[Finding]:
 
 def stands_on_totals(method: Method) -> bool:
     """Whether what is shared was solved from a sum and knows it, so that its digest is promised."""
-    shared = run(method, dealt(clients=3)).shared
+    shared = run(shortened(method), dealt(clients=3)).shared
     return shared is not None and provenance(shared) != codec.digest(shared)
 
 
@@ -193,6 +194,17 @@ LAWS: tuple[Callable[[Method], None], ...] = (
     late_clients_get_a_model_and_change_nobody_elses,
     *SOLVED_LAWS,
 )
+
+
+def shortened(method: Method) -> Method:
+    """Return a method that trains in rounds with two of them: a law holds for any number."""
+    short = {"rounds": 2, "pilot": 1}
+    settings = {
+        field.name: min(short[field.name], getattr(method, field.name))
+        for field in fields(method)  # type: ignore[arg-type]
+        if field.name in short
+    }
+    return replace(method, **settings) if settings else method  # type: ignore[type-var]
 
 
 def _outcome(method: Method, everybody: Sites, **options: Any) -> Any:

@@ -56,6 +56,7 @@ def run(
                 out / Path(name).stem if out else None,
                 {"method": name, "parameters": asdict(method), "config": settings.plain()},  # type: ignore[call-overload]
             )
+            on_reply, on_round = follow(name, getattr(method, "rounds", 1))
             result = run_method(
                 method,
                 everybody,
@@ -63,9 +64,12 @@ def run(
                 seed=settings.engine.seed,
                 workers=settings.engine.workers,
                 private=settings.engine.private,
+                dropout=settings.engine.dropout,
                 metrics=settings.metrics,
+                scoring=settings.scoring,
                 record=record,
-                on_reply=follow(name),
+                on_reply=on_reply,
+                on_round=on_round,
             )
             results.append(result.plain())
             by_client.append((name, result.scores.by_client()))

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 OnReply = Callable[[str, int, int], None]
+OnRound = Callable[[int], None]
 COLUMNS = {
     "client\nmean": "client_mean",
     "sample\nmean": "sample_mean",
@@ -64,6 +65,12 @@ def _accuracy_table(results: list[dict[str, Any]], label: str) -> Table:
 
 
 def _notes(result: dict[str, Any], label: str) -> Iterator[str]:
+    if result.get("chosen", result["rounds"]) != result["rounds"]:
+        last = _percent(result["last"]["accuracy"]["client_mean"])
+        yield (
+            f"{result[label]}: round {result['chosen']} of {result['rounds']}, chosen on "
+            f"validation samples; the last round has a client mean of {last} %"
+        )
     if not result.get("finished", True):
         yield f"{result[label]}: interrupted after round {result['rounds']}"
     if result["untested_clients"]:
@@ -80,7 +87,7 @@ def _notes(result: dict[str, Any], label: str) -> Iterator[str]:
 
 
 @contextmanager
-def progress(*, shown: bool) -> Iterator[Callable[[str], OnReply]]:
+def progress(*, shown: bool) -> Iterator[Callable[[str, int], tuple[OnReply, OnRound]]]:
     """Draw on standard error, and only on a terminal."""
     console = Console(stderr=True)
     with Progress(
@@ -93,18 +100,22 @@ def progress(*, shown: bool) -> Iterator[Callable[[str], OnReply]]:
         disable=not (shown and console.is_terminal),
     ) as bar:
 
-        def follow(name: str) -> OnReply:
-            task = bar.add_task(name)
+        def follow(name: str, rounds: int) -> tuple[OnReply, OnRound]:
+            task, finished = bar.add_task(name), [0]
 
             def reply(step: str, done: int, total: int) -> None:
+                where = f" {finished[0]} of {rounds} rounds," if rounds > 1 else ""
                 bar.update(
                     task,
-                    description=f"{name}: {step.strip('_').replace('_', ' ')}",
+                    description=f"{name}:{where} {step.strip('_').replace('_', ' ')}",
                     completed=done,
                     total=total,
                 )
 
-            return reply
+            def round_(number: int) -> None:
+                finished[0] = number
+
+            return reply, round_
 
         yield follow
 

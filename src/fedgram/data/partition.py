@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.data.plan import Plan
-from fedgram.data.sources import TEST, TRAIN, Dataset
+from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
 from fedgram.errors import ConfigError, DataError
 from fedgram.samples import Array, Floats, Integers
 
@@ -69,13 +69,23 @@ def deal(data: Dataset, plan: Plan) -> list[Share]:
 def fixed_split(data: Dataset, plan: Plan) -> Integers:
     """Return the data's own split, else one that depends on the seed and the labels alone."""
     if data.split is not None:
-        return data.split.astype(np.int64)
-    split = np.full(len(data), TRAIN)
-    rng = _rng(plan, "split")
-    for members in _groups(data.y):
-        shuffled = rng.permutation(members)
-        split[shuffled[: round(plan.test_fraction * len(members))]] = TEST
+        split = data.split.astype(np.int64)
+    else:
+        split = np.full(len(data), TRAIN)
+        _take_from_classes(data.y, split, TEST, plan.test_fraction, _rng(plan, "split"))
+    if plan.valid_fraction and not np.any(split == VALID):
+        _take_from_classes(data.y, split, VALID, plan.valid_fraction, _rng(plan, "valid"))
     return split
+
+
+def _take_from_classes(
+    codes: Integers, split: Integers, part: int, share: float, rng: np.random.Generator
+) -> None:
+    """Give a share of each class's training samples to another part of the split, in place."""
+    train = np.flatnonzero(split == TRAIN)
+    for members in _groups(codes[train]):
+        shuffled = train[rng.permutation(members)]
+        split[shuffled[: round(share * len(members))]] = part
 
 
 def _owners(data: Dataset, plan: Plan, split: Integers, clients: int) -> Integers:
@@ -94,7 +104,7 @@ def _owners(data: Dataset, plan: Plan, split: Integers, clients: int) -> Integer
         groups = _domains(data, train, clients)
     owner = np.full(len(data), -1)
     owner[train] = _DEALERS[plan.partition](groups[train], clients, plan)
-    _fill_empty(owner, train, clients)
+    _fill_up(owner, train, clients, plan)
     followed = _proportions(groups[train], owner[train], clients, int(groups.max()) + 1)
     for part in np.unique(split[split != TRAIN]):
         members = np.flatnonzero(split == part)
@@ -157,6 +167,23 @@ def _shards(groups: Integers, clients: int, plan: Plan) -> Integers:
     return owner
 
 
+def _classes(groups: Integers, clients: int, plan: Plan) -> Integers:
+    """Give each client so many classes, in turn, and deal a class evenly among its holders."""
+    found = np.unique(groups)
+    wanted = plan.classes_per_client
+    if wanted > len(found) or wanted * clients < len(found):
+        raise ConfigError(
+            f"data.classes_per_client = {wanted}: {clients} clients can hold {len(found)} classes "
+            f"with {-(-len(found) // clients)} to {len(found)} classes each"
+        )
+    turns = _rng(plan, "classes").permutation(found)
+    held = np.zeros((int(groups.max()) + 1, clients))
+    for place in range(wanted * clients):
+        held[turns[place % len(found)], place // wanted] = 1
+    even = held / np.maximum(held.sum(axis=1, keepdims=True), 1)
+    return _dealt(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
+
+
 def _domain(groups: Integers, clients: int, plan: Plan) -> Integers:
     """Give each domain its own clients, in turn, and deal its samples evenly among them."""
     domains = int(groups.max()) + 1
@@ -170,6 +197,7 @@ _DEALERS: Mapping[str, Callable[[Integers, int, Plan], Integers]] = {
     "dirichlet": _dirichlet,
     "quantity": _quantity,
     "shards": _shards,
+    "classes": _classes,
     "domain": _domain,
 }
 
@@ -215,14 +243,21 @@ def _proportions(groups: Integers, owner: Integers, clients: int, size: int) -> 
     return shares
 
 
-def _fill_empty(owner: Integers, train: Integers, clients: int) -> None:
-    """Give every client without a training sample one of the largest client's."""
+def _fill_up(owner: Integers, train: Integers, clients: int, plan: Plan) -> None:
+    """Give clients with too few training samples some of the largest clients', in place."""
+    if len(train) < plan.minimum * clients:
+        raise ConfigError(
+            f"data.minimum = {plan.minimum}: {len(train)} training samples are not enough for "
+            f"{clients} clients; use less"
+        )
+    turn = train if plan.minimum == 1 else _rng(plan, "minimum").permutation(train)
     sizes = np.bincount(owner[train], minlength=clients)
-    for poor in np.flatnonzero(sizes == 0):
-        rich = int(sizes.argmax())
-        owner[train[np.flatnonzero(owner[train] == rich)[0]]] = poor
-        sizes[rich] -= 1
-        sizes[poor] += 1
+    for poor in np.flatnonzero(sizes < plan.minimum):
+        while sizes[poor] < plan.minimum:
+            rich = int(sizes.argmax())
+            owner[turn[np.flatnonzero(owner[turn] == rich)[0]]] = poor
+            sizes[rich] -= 1
+            sizes[poor] += 1
 
 
 def _split_within(owner: Integers, plan: Plan, clients: int) -> Integers:
@@ -232,6 +267,9 @@ def _split_within(owner: Integers, plan: Plan, clients: int) -> Integers:
         members = rng.permutation(np.flatnonzero(owner == k))
         tested = min(round(plan.test_fraction * len(members)), max(0, len(members) - 1))
         split[members[:tested]] = TEST
+        left = len(members) - tested
+        kept = min(round(plan.valid_fraction * left), max(0, left - 1))
+        split[members[tested : tested + kept]] = VALID
     return split
 
 

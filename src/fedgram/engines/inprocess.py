@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedgram import codec
+from fedgram import codec, work
 from fedgram.client import Client, Site
 from fedgram.errors import ConfigError, DataError, FedgramError, PrivacyError
 from fedgram.federation import Ask, Phase, Reply, Step, Total, delivery, step_name
 
 Result = TypeVar("Result")
+Answer = tuple[Result, int, int, int]  # a reply, bytes up and down, operations
+SERVER = 0x5E  # sets the server's randomness apart from any client's
 
 
 class InProcess:
@@ -34,6 +36,8 @@ class InProcess:
         Number of clients that compute at the same time.
     private
         Refuse `gather`, as a federation with secure sums would.
+    dropout
+        Chance that a client which is asked in training does not answer. One always does.
     on_ask, on_reply
         Called after each exchange with its record, and after each client's part of it with the
         name of the step and the numbers of clients done and asked.
@@ -63,6 +67,7 @@ class InProcess:
         seed: int = 0,
         workers: int = 1,
         private: bool = False,
+        dropout: float = 0.0,
         on_ask: Callable[[Ask], None] | None = None,
         on_reply: Callable[[str, int, int], None] | None = None,
     ) -> None:
@@ -75,6 +80,9 @@ class InProcess:
             raise ConfigError(f"engine.workers = {workers}: use at least 1")
         if seed < 0:
             raise ConfigError(f"engine.seed = {seed}: use 0 or more")
+        if not 0 <= dropout < 1:
+            raise ConfigError(f"engine.dropout = {dropout}: use 0 <= chance < 1")
+        self._dropout = dropout
         self._seed = seed
         self._workers = workers
         self._private = private
@@ -90,6 +98,10 @@ class InProcess:
     @property
     def private(self) -> bool:
         return self._private
+
+    @property
+    def rng(self) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence([self._seed, self._asked, SERVER]))
 
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
@@ -117,13 +129,13 @@ class InProcess:
         sizes: dict[int, int] = {}  # clients often get the same part
         draw = self._randomness()
 
-        def at(name: str) -> tuple[Result, int, int]:
+        def at(name: str) -> Answer[Result]:
             site, part = self._sites[name], delivery(shared, name)
             if id(part) not in sizes:
                 sizes[id(part)] = _size(part)
             client = site.client(draw(name), frozen=True)
-            result = step(site, client, part)
-            return result, _size(result), sizes[id(part)]
+            result, flops = _worked(lambda: step(site, client, part))
+            return result, _size(result), sizes[id(part)], flops
 
         return self._exchange("score", step_name(step), self.clients, at)
 
@@ -144,10 +156,12 @@ class InProcess:
             missing = f"{', '.join(unknown)} not in it" if unknown else "nobody to ask"
             raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
         down, draw = _size(broadcast), self._randomness()
+        names = self._present(names)
 
-        def at(name: str) -> tuple[Result, int, int]:
-            reply = step(self._sites[name].client(draw(name)), broadcast)
-            return reply, _size(reply), down
+        def at(name: str) -> Answer[Result]:
+            client = self._sites[name].client(draw(name))
+            reply, flops = _worked(lambda: step(client, broadcast))
+            return reply, _size(reply), down, flops
 
         return self._exchange("train", step_name(step), names, at)
 
@@ -156,17 +170,18 @@ class InProcess:
         phase: Phase,
         step: str,
         names: Sequence[str],
-        work: Callable[[str], tuple[Result, int, int]],
+        at: Callable[[str], Answer[Result]],
     ) -> Iterator[tuple[str, Result]]:
         """Yield each client's reply, and record the exchange even if it is broken off."""
         start = time.perf_counter()
-        clients = up = down = 0
+        clients = up = down = flops = 0
         try:
-            for name, (reply, bytes_up, bytes_down) in self._each(names, work, step):
+            for name, (reply, bytes_up, bytes_down, more) in self._each(names, at, step):
                 clients, up, down = clients + 1, up + bytes_up, down + bytes_down
+                flops += more
                 yield name, reply
         finally:
-            self._record(step, phase, clients, up, down, start)
+            self._record(step, phase, clients, up, down, start, flops)
 
     def _each(
         self, names: Sequence[str], work: Callable[[str], Result], what: str
@@ -193,8 +208,24 @@ class InProcess:
                     if self._on_reply:
                         self._on_reply(what, done, len(names))
 
+    def _present(self, names: Sequence[str]) -> Sequence[str]:
+        """Return those who answer: everybody, unless clients drop out."""
+        if not self._dropout:
+            return names
+        rng = self.rng
+        lucky = names[int(rng.integers(len(names)))]
+        stays = rng.random(len(names)) >= self._dropout
+        return [name for name, here in zip(names, stays, strict=True) if here or name == lucky]
+
     def _record(
-        self, step: str, phase: Phase, clients: int, up: int, down: int, start: float
+        self,
+        step: str,
+        phase: Phase,
+        clients: int,
+        up: int,
+        down: int,
+        start: float,
+        flops: int = 0,
     ) -> None:
         ask = Ask(
             step=step,
@@ -203,6 +234,7 @@ class InProcess:
             bytes_up=up,
             bytes_down=down,
             seconds=time.perf_counter() - start,
+            flops=flops,
         )
         self.asks.append(ask)
         if self._on_ask:
@@ -227,5 +259,14 @@ class InProcess:
             )
 
 
+def _worked(step: Callable[[], Result]) -> tuple[Result, int]:
+    """Return what a step returns and its operations, which are taken off the server's count."""
+    before = work.done()
+    result = step()
+    flops = work.done() - before
+    work.count(-flops)
+    return result, flops
+
+
 def _size(value: Any) -> int:
-    return 0 if value is None else len(codec.encode(value))
+    return 0 if value is None else codec.size(value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from fedgram.errors import ConfigError, PrivacyError
 from fedgram.federation import Reply, Step, Total, step_name
 from fedgram.stats import Statistics
@@ -33,6 +35,10 @@ class Ledgered:
     @property
     def private(self) -> bool:
         return True
+
+    @property
+    def rng(self) -> np.random.Generator:
+        return np.random.default_rng(0)
 
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,28 +56,44 @@ def _result(folder: Path) -> dict[str, Any]:
         )
     lines = _lines(folder / "scores.jsonl")
     summaries = [line for line in lines if "summary" in line]
-    members = [line for line in summaries if line["set"] == "members"]
+    # The last word on a round counts.
+    members = {line["round"]: line["summary"] for line in summaries if line["set"] == "members"}
     if not members:
         raise DataError(f"{folder}: the run was interrupted before anything was scored; run again")
     holdout = [line["summary"] for line in summaries if line["set"] == "holdout"]
-    for line in members:
-        line["summary"]["accuracy"]["client_mean"]  # what is none of ours fails here
+    for summary in members.values():
+        summary["accuracy"]["client_mean"]  # what is none of ours fails here
+    last = max(members)
+    chosen = max(members, key=lambda number: (members[number].get("valid") or 0.0, -number))
+    if members[chosen].get("valid") is None:
+        chosen = last
     asks = [Ask(**line) for line in _lines(folder / "asks.jsonl")]
     return {
         "run": str(folder),
         "method": _name(about["method"]),
         "finished": any(ask.phase == "deliver" for ask in asks),
-        "rounds": members[-1]["round"],
-        **members[-1]["summary"],
+        "rounds": last,
+        "chosen": chosen,
+        **members[chosen],
+        "last": members[last],
+        "curve": [_point(number, members[number]) for number in sorted(members)],
         "by_client": {
             line["client"]: line["correct"] / line["samples"]
             for line in lines
-            if line["set"] == "members"
-            and line["round"] == members[-1]["round"]
-            and line.get("samples")
+            if line["set"] == "members" and line["round"] == chosen and line.get("samples")
         },
         "holdout": holdout[-1] if holdout else None,
         "bytes": traffic(asks),
+    }
+
+
+def _point(number: int, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is drawn of a round."""
+    drawn = ("valid", "seconds", "flops", "bytes")
+    return {
+        "round": number,
+        "accuracy": summary["accuracy"]["client_mean"],
+        **{key: summary.get(key) for key in drawn},
     }
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from fedgram.data.plan import Plan
 from fedgram.errors import ConfigError
-from fedgram.experiment.runner import Metrics
+from fedgram.experiment.runner import Scoring
+from fedgram.experiment.scoring import Metrics
 from fedgram.features.grid import Grid
 from fedgram.method import Method, find, make
 from fedgram.settings import build, propose
@@ -38,11 +39,14 @@ class Engine:
         Let the server see sums only, as under secure sums.
     seed
         From which the methods' randomness is drawn.
+    dropout
+        Chance that a client which is asked in training does not answer.
     """
 
     workers: int = 1
     private: bool = False
     seed: int = 0
+    dropout: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,7 @@ class Config:
     grid: Grid = Grid()
     engine: Engine = Engine()
     metrics: Metrics = Metrics()
+    scoring: Scoring = Scoring()
     methods: tuple[str, ...] = DEFAULT_METHODS
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -79,6 +84,7 @@ class Config:
             "grid": asdict(self.grid),
             "engine": asdict(self.engine),
             "metrics": asdict(self.metrics),
+            "scoring": asdict(self.scoring),
             "methods": list(self.methods),
             "method": {name: dict(values) for name, values in self.method.items()},
         }
@@ -97,7 +103,13 @@ def read(settings: Mapping[str, Any]) -> Config:
             "upgrade fedgram"
         )
     grid = settings.get("grid", {})
-    tables = {"data": Data, "grid": Grid, "engine": Engine, "metrics": Metrics}
+    tables = {
+        "data": Data,
+        "grid": Grid,
+        "engine": Engine,
+        "metrics": Metrics,
+        "scoring": Scoring,
+    }
     values = {**settings, "grid": {"bits": grid} if isinstance(grid, str | int) else grid}
     built = {
         name: build(kind, _table(values.get(name, {}), name), name) for name, kind in tables.items()

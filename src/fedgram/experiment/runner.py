@@ -5,99 +5,43 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from math import isnan
 from typing import Any
 
-import numpy as np
-
-from fedgram import codec
-from fedgram.client import Client, Site
+from fedgram import work
+from fedgram.client import Site
 from fedgram.engines.inprocess import InProcess
 from fedgram.errors import ConfigError
-from fedgram.experiment.metrics import macro_auroc
 from fedgram.experiment.record import Record
+from fedgram.experiment.scoring import Metrics, Scored, Scorer, Scores
 from fedgram.experiment.sites import Sites
 from fedgram.federation import Ask, traffic
-from fedgram.heads import Predictor, predict
-from fedgram.method import Method, Published, shared_digest
-from fedgram.samples import Samples
-from fedgram.stats import Tally, worst_decile
+from fedgram.heads import Predictor
+from fedgram.method import Method, Published
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metrics:
-    """What to compute beyond accuracy.
+class Scoring:
+    """Which rounds are scored, and when to stop.
+
+    The last round is always scored. Where validation samples are kept for choices, the round that
+    is best on them is the chosen one, and its models are the result; else the last round is.
 
     Parameters
     ----------
-    auroc
-        Macro AUROC on each client's own test samples, averaged over clients.
-    classes
-        Accuracy within each class.
+    every
+        Score every so many rounds.
+    patience
+        Stop after so many scored rounds without a better one; 0 for never.
     """
 
-    auroc: bool = False
-    classes: bool = False
+    every: int = 1
+    patience: int = 0
 
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """What is known of one client after scoring; only where the server may see individuals."""
-
-    client: str
-    samples: int
-    correct: int
-    seconds: float
-    model_digest: str
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Scores:
-    """One scoring of a set of clients.
-
-    ``seconds`` is the time of fitting so far and of personalizing now, without scoring.
-    """
-
-    tally: Tally
-    rows: list[Row]
-    seconds: float
-    shared_digest: str | None
-    model_digest: str
-    metrics: Metrics
-
-    @property
-    def accuracy(self) -> dict[str, float]:
-        """The five accuracies of the table, as fractions; not a number where nobody has tests."""
-        tested = np.array(list(self.by_client().values()))
-        return {
-            "client_mean": self.tally.client_mean,
-            "sample_mean": self.tally.sample_mean,
-            "worst_decile": worst_decile(tested) if self.rows else self.tally.worst_decile,
-            "global": self.tally.global_mean,
-            "balanced": self.tally.balanced,
-        }
-
-    def plain(self) -> dict[str, Any]:
-        """Return the scores as plain numbers and texts, for JSON."""
-        return {
-            "accuracy": {k: _number(v) for k, v in self.accuracy.items()},
-            "auroc": _number(self.tally.auroc),
-            "class_accuracy": self._class_accuracy(),
-            "clients": self.tally.clients,
-            "untested_clients": self.tally.untested,
-            "seconds": self.seconds,
-            "shared_digest": self.shared_digest,
-            "model_digest": self.model_digest,
-        }
-
-    def by_client(self) -> dict[str, float]:
-        """Return the accuracy of every client that has test samples and may be seen."""
-        return {row.client: row.correct / row.samples for row in self.rows if row.samples}
-
-    def _class_accuracy(self) -> dict[str, float | None] | None:
-        if not self.metrics.classes:
-            return None
-        return {name: _number(share) for name, share in self.tally.class_accuracy.items()}
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError(f"scoring.every = {self.every}: use at least 1")
+        if self.patience < 0:
+            raise ConfigError(f"scoring.patience = {self.patience}: use 0 for never, or more")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -115,12 +59,26 @@ class Result:
     """
 
     method: str
-    rounds: int
-    shared: Any
+    chosen: Scored
+    last: Scored
     models: dict[str, Predictor]
-    scores: Scores
     holdout: Scores | None
     asks: list[Ask]
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds that were run."""
+        return self.last.round
+
+    @property
+    def scores(self) -> Scores:
+        """Scores of the chosen round."""
+        return self.chosen.scores
+
+    @property
+    def shared(self) -> Any:
+        """What was shared after the chosen round."""
+        return self.chosen.shared
 
     @property
     def accuracy(self) -> dict[str, float]:
@@ -142,7 +100,9 @@ class Result:
         return {
             "method": self.method,
             "rounds": self.rounds,
+            "chosen": self.chosen.round,
             **self.scores.plain(),
+            "last": self.last.scores.plain(),
             "holdout": self.holdout.plain() if self.holdout else None,
             "bytes": traffic(self.asks),
         }
@@ -156,9 +116,12 @@ def run(
     seed: int = 0,
     workers: int = 1,
     private: bool = False,
+    dropout: float = 0.0,
     metrics: Metrics = Metrics(),
+    scoring: Scoring = Scoring(),
     record: Record | None = None,
     on_reply: Callable[[str, int, int], None] | None = None,
+    on_round: Callable[[int], None] | None = None,
 ) -> Result:
     """Run a method on a federation of sites in this process.
 
@@ -181,88 +144,90 @@ def run(
             seed=seed,
             workers=workers,
             private=private,
+            dropout=dropout,
             on_ask=record.ask,
             on_reply=on_reply,
         )
 
-    engine, scorer = federate(sites.members), Scorer(method, sites.test, metrics)
-    rounds, shared, scores, holdout = 0, None, None, None
-    fitting, start = 0.0, time.perf_counter()
-    for rounds, shared in enumerate(method.fit(engine), 1):  # used after the loop
-        fitting += time.perf_counter() - start
-        scores = scorer.score(engine, shared, fitting)
-        record.scores(rounds, "members", [asdict(row) for row in scores.rows], scores.plain())
-        start = time.perf_counter()
-    if scores is None:
-        raise ConfigError(f"{type(method).__name__}.fit yielded nothing to share")
+    engine = federate(sites.members)
+    kept_valid = bool(getattr(method, "keeps_valid", False)) or sites.reserves_valid
+    scorer = Scorer(method, sites.test, metrics, kept_valid=kept_valid)
+    course = _Course(engine, scorer, record, scoring)
+    course.follow(method, on_round)
+    chosen, last = course.finish()
+    holdout, models = None, chosen.models
     if sites.holdout:
-        holdout = scorer.score(federate(sites.holdout), shared, 0.0)
-        record.scores(rounds, "holdout", [asdict(row) for row in holdout.rows], holdout.plain())
-    published = Published(method=name or "", settings=asdict(method), shared=shared)  # type: ignore[call-overload]
-    record.models(published, scorer.models)
-    engine.deliver(shared)  # last, so that a recorded delivery means a complete record
+        scored = scorer.score(federate(sites.holdout), chosen.round, chosen.shared)
+        holdout, models = scorer.whole(scored).scores, {**models, **scored.models}
+        record.scores(
+            chosen.round, "holdout", [asdict(row) for row in holdout.rows], holdout.plain()
+        )
+    settings = asdict(method)  # type: ignore[call-overload]
+    published = Published(method=name or "", settings=settings, shared=chosen.shared)
+    record.models(published, models)
+    engine.deliver(chosen.shared)  # last, so that a recorded delivery means a complete record
     return Result(
         method=name or type(method).__name__.lower(),
-        rounds=rounds,
-        shared=shared,
-        models=scorer.models,
-        scores=scores,
+        chosen=chosen,
+        last=last,
+        models=models,
         holdout=holdout,
         asks=engine.asks,
     )
 
 
-class Scorer:
-    """Personalizes and scores at the sites; it alone sees test data."""
+class _Course:
+    """The rounds of a run as they come: scored when due, the best kept."""
 
-    def __init__(self, method: Method, test: Samples, metrics: Metrics) -> None:
-        self._method = method
-        self._metrics = metrics
-        self._test = test.remembering()  # every model is tried on it: lift it once
-        self._everywhere: dict[str, float] = {}
-        self._digests: dict[str, str] = {}
-        self._seconds: dict[str, float] = {}
-        self.models: dict[str, Predictor] = {}
+    def __init__(self, engine: InProcess, scorer: Scorer, record: Record, scoring: Scoring) -> None:
+        self._engine = engine
+        self._scorer = scorer
+        self._record = record
+        self._scoring = scoring
+        self._seconds, self._flops = 0.0, 0
+        self._best: Scored | None = None
+        self._last: Scored | None = None
+        self._waiting = 0  # scored rounds since the best one
 
-    def score(self, engine: InProcess, shared: Any, fitting: float) -> Scores:
-        """Personalize and score at every site of a federation."""
-        self._everywhere.clear()
-        total, rows = Tally.zero(), []
-        for name, tally in engine.evaluate(self._personalize_and_score, shared):
-            total = total + tally
-            rows.append(
-                Row(
-                    client=name,
-                    samples=tally.samples,
-                    correct=tally.correct,
-                    seconds=self._seconds[name],
-                    model_digest=self._digests[name],
-                )
-            )
-        return Scores(
-            tally=total,
-            rows=[] if engine.private else rows,
-            seconds=fitting + sum(row.seconds for row in rows),
-            shared_digest=shared_digest(self._method, shared),
-            model_digest=codec.digest(sorted({row.model_digest for row in rows})),
-            metrics=self._metrics,
+    def follow(self, method: Method, on_round: Callable[[int], None] | None) -> None:
+        """Go through the rounds until they end, or no longer get better."""
+        rounds, shared = 0, None
+        start, before = time.perf_counter(), work.done()
+        for rounds, shared in enumerate(method.fit(self._engine), 1):  # used after the loop
+            self._seconds += time.perf_counter() - start
+            self._flops += work.done() - before
+            if rounds % self._scoring.every == 0:
+                self._score(rounds, shared)
+            if on_round:
+                on_round(rounds)
+            if self._scoring.patience and self._waiting >= self._scoring.patience:
+                return
+            start, before = time.perf_counter(), work.done()
+        if not rounds:
+            raise ConfigError(f"{type(method).__name__}.fit yielded nothing to share")
+        if rounds % self._scoring.every:
+            self._score(rounds, shared)
+
+    def finish(self) -> tuple[Scored, Scored]:
+        """Return the chosen and the last round, tried on everybody's test samples."""
+        assert self._last is not None  # noqa: S101  # `follow` has scored one
+        chosen = self._best or self._last
+        final = self._whole(chosen)
+        return final, final if chosen is self._last else self._whole(self._last)
+
+    def _score(self, round_: int, shared: Any) -> None:
+        clients = sum(ask.flops for ask in self._engine.asks if ask.phase == "train")
+        scored = self._scorer.score(
+            self._engine, round_, shared, seconds=self._seconds, flops=self._flops + clients
         )
+        scores = scored.scores
+        self._record.scores(round_, "members", [asdict(row) for row in scores.rows], scores.plain())
+        self._last, self._waiting = scored, self._waiting + 1
+        if scores.valid and (self._best is None or scores.validity > self._best.scores.validity):
+            self._best, self._waiting = scored, 0
 
-    def _personalize_and_score(self, site: Site, client: Client, shared: Any) -> Tally:
-        start = time.perf_counter()
-        model = self._method.personalize(client, shared)
-        self._seconds[site.id] = time.perf_counter() - start
-        self.models[site.id] = model
-        self._digests[site.id] = digest = codec.digest(model)
-        if digest not in self._everywhere:  # clients often share one model
-            right = predict(model, self._test.features) == self._test.labels.codes
-            self._everywhere[digest] = float(np.mean(right)) if len(right) else 0.0
-        scores, truth = model(site.test.features), site.test.labels
-        auroc = macro_auroc(scores, truth.codes) if self._metrics.auroc else None
-        everywhere = self._everywhere[digest]
-        return Tally.of(scores.argmax(axis=1), truth, everywhere=everywhere, auroc=auroc)
-
-
-def _number(value: float) -> float | None:
-    """Return a number for JSON, which has none that is not one."""
-    return None if isnan(value) else value
+    def _whole(self, scored: Scored) -> Scored:
+        """Say again what is now known in full: the last word on a round counts."""
+        final = self._scorer.whole(scored)
+        self._record.scores(final.round, "members", [], final.scores.plain())
+        return final

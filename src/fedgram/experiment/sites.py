@@ -30,6 +30,11 @@ class Sites:
     holdout: list[Site]
     test: Samples
 
+    @property
+    def reserves_valid(self) -> bool:
+        """Whether validation samples are for choices only, whatever the method."""
+        return all(site.reserve_valid for site in self.members)
+
 
 def gridded(data: Dataset, grid: Grid) -> Samples:
     """Return all samples of a data set on the grid; a bad row is named with its client."""
@@ -66,15 +71,17 @@ def sites(data: Dataset, plan: Plan | None = None, grid: Grid | None = None) -> 
     >>> len(everybody.members), len(everybody.holdout), len(everybody.test)
     (3, 1, 450)
     """
+    plan = plan or Plan()
     everything = gridded(data, grid or Grid())
     members: list[Site] = []
     holdout: list[Site] = []
-    for share in deal(data, plan or Plan()):
+    for share in deal(data, plan):
         site = Site(
             id=share.id,
             train=everything.take(share.train),
             valid=everything.take(share.valid),
             test=everything.take(share.test),
+            reserve_valid=plan.reserve_valid,
         )
         (holdout if share.holdout else members).append(site)
     tests = [site.test for site in (*members, *holdout)]

@@ -1,0 +1,200 @@
+"""Rounds of FedAvg on a linear head: fedgram's loop against a plain torch loop, per round.
+
+python -m benchmarks.descent [--quick]
+
+Needs torch. The features are those of CIFAR-100 in the folder that FEDGRAM_DATA names, else random
+ones of the same size. Also measured: the same arithmetic stacked over clients in NumPy, which is
+what one would write to save Python's overhead, and which is not kept because it saves little where
+a step is worth its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from fedgram.data.plan import Plan
+from fedgram.data.sources import Dataset, load
+from fedgram.engines.inprocess import InProcess
+from fedgram.experiment.sites import Sites, sites
+from fedgram.heads import predict
+from fedgram.methods.fedavg import FedAvg
+from fedgram.network import Descent, Rows, Shape
+from fedgram.solve import steady
+
+FILE = "cifar100_efficientnet_lite0.npz"
+RATE, EPOCHS, BATCH = 0.1, 3, 128
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
+    quick = parser.parse_args().quick
+    for line in lines(quick=quick):
+        print(line, flush=True)
+
+
+def lines(*, quick: bool) -> Iterator[str]:
+    data, clients, rounds = (load("digits"), 20, 2) if quick else (_features(), 100, 5)
+    everybody = sites(data, Plan(clients=clients, split="within-client", equal_sizes=True))
+    yield (
+        f"{data.name}: {clients} clients, {sum(len(s.train) for s in everybody.members)} training "
+        f"samples, {everybody.test.features.space.width} features, {len(data.classes)} classes; "
+        f"{rounds} rounds of {EPOCHS} epochs, batches of {BATCH}"
+    )
+    ways: dict[str, Callable[[], tuple[list[float], float]]] = {
+        "fedgram": lambda: fedgram(everybody, rounds),
+        "torch": lambda: torch_loop(everybody, rounds),
+        "torch, batches sliced by hand": lambda: torch_loop(everybody, rounds, sliced=True),
+        "numpy, stacked over clients": lambda: stacked(everybody, rounds),
+    }
+    found = {name: way() for name, way in ways.items()}
+    ours = statistics.median(found["fedgram"][0])
+    for name, (seconds, accuracy) in found.items():
+        taken = statistics.median(seconds)
+        goal = "  (goal >= 5)" if name == "torch" else ""
+        yield (
+            f"  {name}: {1000 * taken:.0f} ms per round, test accuracy {100 * accuracy:.1f} %, "
+            f"{taken / ours:.1f} times fedgram's time{goal}"
+        )
+    yield "  share of a step that is not BLAS: " + overhead(everybody)
+
+
+def _features() -> Dataset:
+    if os.environ.get("FEDGRAM_DATA") and (Path(os.environ["FEDGRAM_DATA"]) / FILE).is_file():
+        return load(FILE)
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 100, 60_000)
+    x = rng.normal(0, 1, (100, 1280)).astype(np.float32)[codes]
+    x += rng.normal(0, 4, x.shape).astype(np.float32)
+    return Dataset(x=x, y=codes, classes=tuple(map(str, range(100))), name="random features")
+
+
+def fedgram(everybody: Sites, rounds: int) -> tuple[list[float], float]:
+    engine = InProcess(everybody.members, workers=2)
+    method = FedAvg(rounds=rounds, epochs=EPOCHS, batch=BATCH, rate=RATE)
+    seconds, start = [], time.perf_counter()
+    for model in method.fit(engine):  # noqa: B007
+        seconds.append(time.perf_counter() - start)
+        start = time.perf_counter()
+    test = everybody.test
+    right = predict(model.network, test.features) == test.labels.codes
+    return seconds, float(np.mean(right))
+
+
+def torch_loop(everybody: Sites, rounds: int, *, sliced: bool = False) -> tuple[list[float], float]:
+    """What one writes first: a model, an optimizer and a loader per client."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    unit = everybody.test.features.space.unit
+    parts = [
+        TensorDataset(
+            torch.from_numpy(site.train.features.values.astype(np.float32) * np.float32(unit)),
+            torch.from_numpy(site.train.labels.codes),
+        )
+        for site in everybody.members
+    ]
+    width, classes = everybody.test.features.space.width, len(everybody.test.labels.classes)
+    shared = torch.zeros(classes, width)
+    weights = np.array([len(part) for part in parts]) / sum(map(len, parts))
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        total = torch.zeros_like(shared)
+        for part, weight in zip(parts, weights, strict=True):
+            model = torch.nn.Linear(width, classes, bias=False)
+            with torch.no_grad():
+                model.weight.copy_(shared)
+            optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+            for _ in range(EPOCHS):
+                order = torch.randperm(len(part))
+                batches = (
+                    [part[some] for some in order.split(BATCH)]
+                    if sliced
+                    else DataLoader(part, batch_size=BATCH, shuffle=True)
+                )
+                for rows, codes in batches:
+                    optimizer.zero_grad()
+                    torch.nn.functional.cross_entropy(model(rows), codes).backward()
+                    optimizer.step()
+            total += float(weight) * model.weight.detach()
+        shared = total
+        seconds.append(time.perf_counter() - start)
+    return seconds, _accuracy(everybody, shared.numpy().T)
+
+
+def stacked(everybody: Sites, rounds: int) -> tuple[list[float], float]:
+    """All clients at once, padded to the longest: one product per step for everybody."""
+    rows = [Rows.of(site.train, FedAvg().lift, np.float32) for site in everybody.members]
+    unit = np.float32(rows[0].unit)
+    longest = max(map(len, rows))
+    width, classes = rows[0].values.shape[1], len(everybody.test.labels.classes)
+    values = np.zeros((len(rows), longest, width), np.float32)
+    onehot = np.zeros((len(rows), longest, classes), np.float32)
+    for k, part in enumerate(rows):
+        values[k, : len(part)] = part.values * unit
+        onehot[k, np.arange(len(part)), part.codes] = 1
+    present = onehot.sum(axis=2, keepdims=True)
+    weights = np.array([len(part) for part in rows], np.float32) / sum(map(len, rows))
+    shared, rng, seconds = np.zeros((width, classes), np.float32), np.random.default_rng(0), []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        theta = np.repeat(shared[None], len(rows), axis=0)
+        for _ in range(EPOCHS):
+            order = rng.permutation(longest)
+            for at in range(0, longest, BATCH):
+                some = order[at : at + BATCH]
+                x, mask = values[:, some], present[:, some]
+                scores = x @ theta
+                scores -= scores.max(axis=2, keepdims=True)
+                np.exp(scores, out=scores)
+                scores /= scores.sum(axis=2, keepdims=True)
+                residual = (scores - onehot[:, some]) * mask
+                residual /= np.maximum(mask.sum(axis=1, keepdims=True), 1)
+                theta -= RATE * (x.transpose(0, 2, 1) @ residual)
+        shared = np.tensordot(weights, theta, axes=1)
+        seconds.append(time.perf_counter() - start)
+    return seconds, _accuracy(everybody, shared)
+
+
+def _accuracy(everybody: Sites, weights: np.ndarray) -> float:
+    scores = everybody.test.features.real() @ weights
+    return float(np.mean(scores.argmax(axis=1) == everybody.test.labels.codes))
+
+
+def overhead(everybody: Sites) -> str:
+    """Time a client's descent, and the two products of its steps alone."""
+    rows = Rows.of(everybody.members[0].train, FedAvg().lift, np.float32)
+    classes = len(everybody.test.labels.classes)
+    shape = Shape(width=rows.values.shape[1], hidden=0, classes=classes)
+    theta = shape.start(np.float32)
+    descent = Descent(rate=RATE, epochs=10, batch=BATCH)
+    head, batch = shape.layers(theta)[0], rows.values[:BATCH]
+    steps = 10 * -(-len(rows) // BATCH)
+    scores = batch @ head
+    shares = []
+    for _ in range(7):
+        start = time.perf_counter()
+        descent(shape, theta, rows, np.random.default_rng(0))
+        whole = time.perf_counter() - start
+        with steady():
+            start = time.perf_counter()
+            for _ in range(steps):
+                batch @ head
+                batch.T @ scores
+            shares.append(
+                (time.perf_counter() - start) * len(rows) / (steps / 10 * len(batch)) / whole
+            )
+    return f"{100 * (1 - statistics.median(shares)):.0f} %"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Personalize and score at the sites: the one place where test data are seen."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from math import isnan, nan
+from typing import Any
+
+import numpy as np
+
+from fedgram import codec, work
+from fedgram.client import Client, Site
+from fedgram.engines.inprocess import InProcess
+from fedgram.experiment.metrics import macro_auroc
+from fedgram.federation import traffic
+from fedgram.heads import Predictor, predict
+from fedgram.method import Method, shared_digest
+from fedgram.samples import Samples
+from fedgram.stats import Tally, worst_decile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """What to compute beyond accuracy.
+
+    Parameters
+    ----------
+    auroc
+        Macro AUROC on each client's own test samples, averaged over clients.
+    classes
+        Accuracy within each class.
+    whole
+        Accuracy of every client's model on everybody's test samples.
+    """
+
+    auroc: bool = False
+    classes: bool = False
+    whole: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What is known of one client after scoring; only where the server may see individuals."""
+
+    client: str
+    samples: int
+    correct: int
+    seconds: float
+    model_digest: str
+    valid_samples: int
+    valid_correct: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scores:
+    """One scoring of a set of clients.
+
+    Parameters
+    ----------
+    tally, valid
+        On test samples, and on validation samples if they were kept for choices.
+    rows
+        One for each client, where the server may see them.
+    seconds
+        Time of fitting so far and of personalizing now, without scoring.
+    flops
+        Operations of fitting so far, at the clients and the server, and of personalizing now.
+    bytes
+        Up and down per client so far, with the delivery of what is shared.
+    whole
+        Whether each model was tried on everybody's test samples too.
+    """
+
+    tally: Tally
+    valid: Tally | None
+    rows: list[Row]
+    seconds: float
+    flops: int
+    bytes: dict[str, int]
+    shared_digest: str | None
+    model_digest: str
+    metrics: Metrics
+    whole: bool = False
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """The five accuracies of the table, as fractions; not a number where nobody has tests."""
+        tested = np.array(list(self.by_client().values()))
+        return {
+            "client_mean": self.tally.client_mean,
+            "sample_mean": self.tally.sample_mean,
+            "worst_decile": worst_decile(tested) if self.rows else self.tally.worst_decile,
+            "global": self.tally.global_mean if self.whole else nan,
+            "balanced": self.tally.balanced,
+        }
+
+    @property
+    def validity(self) -> float:
+        """Accuracy over all validation samples; not a number where there are none."""
+        return self.valid.sample_mean if self.valid else nan
+
+    def plain(self) -> dict[str, Any]:
+        """Return the scores as plain numbers and texts, for JSON."""
+        return {
+            "accuracy": {k: _number(v) for k, v in self.accuracy.items()},
+            "valid": _number(self.validity),
+            "auroc": _number(self.tally.auroc),
+            "class_accuracy": self._class_accuracy(),
+            "clients": self.tally.clients,
+            "untested_clients": self.tally.untested,
+            "seconds": self.seconds,
+            "flops": self.flops,
+            "bytes": self.bytes,
+            "shared_digest": self.shared_digest,
+            "model_digest": self.model_digest,
+        }
+
+    def by_client(self) -> dict[str, float]:
+        """Return the accuracy of every client that has test samples and may be seen."""
+        return {row.client: row.correct / row.samples for row in self.rows if row.samples}
+
+    def _class_accuracy(self) -> dict[str, float | None] | None:
+        if not self.metrics.classes:
+            return None
+        return {name: _number(share) for name, share in self.tally.class_accuracy.items()}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scored:
+    """A round with what came of it: what was shared, everybody's model, and the scores."""
+
+    round: int
+    shared: Any
+    models: dict[str, Predictor]
+    scores: Scores
+
+
+class Scorer:
+    """Personalizes and scores at the sites; it alone sees test data."""
+
+    def __init__(
+        self, method: Method, test: Samples, metrics: Metrics, *, kept_valid: bool
+    ) -> None:
+        self._method = method
+        self._metrics = metrics
+        self._kept_valid = kept_valid
+        self._test = test.remembering()  # every model is tried on it: lift it once
+        self._seconds: dict[str, float] = {}
+        self._flops: dict[str, int] = {}
+        self._models: dict[str, Predictor] = {}
+
+    def score(
+        self, engine: InProcess, round_: int, shared: Any, *, seconds: float = 0.0, flops: int = 0
+    ) -> Scored:
+        """Personalize and score at every site; add to the time and work of fitting so far."""
+        self._models = {}
+        total, valid, rows = Tally.zero(), Tally.zero(), []
+        for name, (tally, chosen) in engine.evaluate(self._personalize_and_score, shared):
+            total, valid = total + tally, valid + chosen
+            rows.append(
+                Row(
+                    client=name,
+                    samples=tally.samples,
+                    correct=tally.correct,
+                    seconds=self._seconds[name],
+                    model_digest=codec.digest(self._models[name]),
+                    valid_samples=chosen.samples,
+                    valid_correct=chosen.correct,
+                )
+            )
+        scores = Scores(
+            tally=total,
+            valid=valid if self._kept_valid and valid.samples else None,
+            rows=[] if engine.private else rows,
+            seconds=seconds + sum(row.seconds for row in rows),
+            flops=flops + sum(self._flops[row.client] for row in rows),
+            bytes=_so_far(engine),
+            shared_digest=shared_digest(self._method, shared),
+            model_digest=codec.digest(sorted({row.model_digest for row in rows})),
+            metrics=self._metrics,
+        )
+        return Scored(round=round_, shared=shared, models=self._models, scores=scores)
+
+    def whole(self, scored: Scored) -> Scored:
+        """Try every model on everybody's test samples as well: too much for every round."""
+        if not self._metrics.whole:
+            return scored
+        found: dict[str, Tally] = {}  # clients often share one model
+        total = Tally.zero()
+        for model in scored.models.values():
+            digest = codec.digest(model)
+            if digest not in found:
+                right = predict(model, self._test.features) == self._test.labels.codes
+                share = float(np.mean(right)) if len(right) else 0.0
+                found[digest] = Tally.of(
+                    np.zeros(0), self._test.labels.take(slice(0)), everywhere=share
+                )
+            total = total + found[digest]
+        tally = replace(scored.scores.tally, everywhere=total.everywhere)
+        return replace(scored, scores=replace(scored.scores, tally=tally, whole=True))
+
+    def _personalize_and_score(
+        self, site: Site, client: Client, shared: Any
+    ) -> tuple[Tally, Tally]:
+        start, before = time.perf_counter(), work.done()
+        model = self._method.personalize(client, shared)
+        self._seconds[site.id] = time.perf_counter() - start
+        self._flops[site.id] = work.done() - before
+        self._models[site.id] = model
+        scores, truth = model(site.test.features), site.test.labels
+        auroc = macro_auroc(scores, truth.codes) if self._metrics.auroc else None
+        valid = site.valid if self._kept_valid else site.valid.take([])
+        return (
+            Tally.of(scores.argmax(axis=1), truth, auroc=auroc),
+            Tally.of(predict(model, valid.features), valid.labels),
+        )
+
+
+def _so_far(engine: InProcess) -> dict[str, int]:
+    """Return the bytes of training so far, and of delivering what was just scored."""
+    train = traffic(ask for ask in engine.asks if ask.phase == "train")
+    scored = engine.asks[-1]
+    return {"up": train["up"], "down": train["down"] + round(scored.bytes_down / scored.clients)}
+
+
+def _number(value: float) -> float | None:
+    """Return a number for JSON, which has none that is not one."""
+    return None if isnan(value) else value

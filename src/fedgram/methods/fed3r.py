@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedgram import codec
+from fedgram.client import Client
+from fedgram.features.lift import Lift
+from fedgram.federation import Federation
+from fedgram.heads import Linear, Predictor, Restricted, lifted
+from fedgram.stats import Statistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fed3R:
+    """Fed3R: recursive ridge regression with columns of one length (ICML 2024, arXiv 2406.01116).
+
+    The sum and the solve are those of `afl`. Then each class's column of the head is divided by its
+    norm, which helps rare classes. With ``only_local_labels`` a client never predicts a class that
+    it has no sample of: a personalization that costs nothing.
+
+    Parameters
+    ----------
+    ridge
+        Weight of the head's squared norm, for features of unit size.
+    normalize
+        Divide each column of the head by its norm.
+    only_local_labels
+        Restrict each client to the classes of its own samples.
+    lift
+        Random projection and activation before the head; width 0 for none.
+    """
+
+    ridge: float = 100.0
+    normalize: bool = True
+    only_local_labels: bool = False
+    lift: Lift = Lift()
+
+    def statistics(self, client: Client, _: None) -> Statistics:
+        return Statistics.of(*lifted(client.samples, self.lift))
+
+    def fit(self, federation: Federation) -> Iterator[Linear]:
+        head = Linear.of(federation.sum(self.statistics), ridge=self.ridge, lift=self.lift)
+        if self.normalize:
+            norms = np.linalg.norm(head.weights, axis=0)
+            weights = head.weights / np.where(norms > 0, norms, 1.0)
+            origin = codec.digest({"of": head.origin, "normalized": True})
+            head = replace(head, weights=weights, origin=origin)
+        yield head
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        head: Linear = shared
+        if not self.only_local_labels:
+            return head
+        labels = client.samples.labels
+        present = np.bincount(labels.codes, minlength=len(labels.classes)) > 0
+        return Restricted(model=head, present=present)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgram.client import Client
+from fedgram.heads import Predictor
+from fedgram.network import Rows, descending, gradient, loss
+from fedgram.samples import Array
+from fedgram.training import Model, Training, keep, recalled, repeatable
+from fedgram.weighted import Weighted
+
+_WINDOW = 10  # losses looked at to see whether the weights have converged
+_MOST_PASSES = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedALA(Training):
+    """FedALA: each client mixes the shared model into its own, entry by entry (AAAI 2023).
+
+    A client keeps its last local model and a weight in [0, 1] for each parameter. On receipt of the
+    shared model it learns the weights by descent (until the loss settles the first time, one pass
+    afterwards), starts from ``own + weights * (shared - own)``, trains and sends the result
+    (Zhang et al., Algorithm 1). With a linear head all parameters are mixed; with a hidden layer
+    the head is, and the layer below is copied. Weights fixed at 1 (``mixing_rate`` 0) make the
+    shared model FedAvg's.
+
+    Parameters
+    ----------
+    mixing_rate
+        Learning rate of the weights.
+    mixing_share
+        Share of the client's samples that the weights are learned on.
+    settled
+        Standard deviation of the last ten losses at which the first learning stops.
+    """
+
+    mixing_rate: float = 1.0
+    mixing_share: float = 0.8
+    settled: float = 0.1
+
+    def update(self, client: Client, model: Model) -> Weighted:
+        rows = self.rows(client, model)
+        theta, weights = self._mixed(client, model, rows)
+        self.descend(client, model, theta, rows)
+        keep(client, model, own=theta, weights=weights)
+        return self.weighted(theta, len(rows))
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        model: Model = shared
+        theta, _ = self._mixed(client, model, self.rows(client, model))
+        return model.at(theta).network
+
+    def _mixed(self, client: Client, model: Model, rows: Rows) -> tuple[Array, Array]:
+        """Return the start of local training and the weights that it was mixed with."""
+        base = model.shape.base
+        kept = recalled(client, model)
+        weights: Array = kept.get("weights", np.ones_like(model.theta[base:]))
+        if "own" not in kept:
+            return model.theta.copy(), weights
+        theta = model.theta.copy()  # layers below the head are copied
+        own: Array = kept["own"][base:]
+        change = model.theta[base:] - own
+        first = bool(np.all(weights == 1))
+        weights = weights.copy()
+        theta[base:] = own + weights * change
+        if self.mixing_rate and np.any(change):
+            rng = repeatable(client, model)
+            some = max(1, round(self.mixing_share * len(rows)))
+            chosen = rows.take(rng.permutation(len(rows))[:some])
+            self._learn(model, chosen, rng, (theta, weights, own, change), first=first)
+        return theta, weights
+
+    def _learn(
+        self,
+        model: Model,
+        rows: Rows,
+        rng: np.random.Generator,
+        mix: tuple[Array, Array, Array, Array],
+        *,
+        first: bool,
+    ) -> None:
+        """Change the mixed parameters and their weights in place."""
+        theta, weights, own, change = mix
+        base, losses = model.shape.base, []
+        with descending():
+            for _ in range(_MOST_PASSES if first else 1):
+                for batch in rows.batches(self.batch, 1, rng):
+                    slope = gradient(model.shape, theta, batch)[base:]
+                    weights -= self.mixing_rate * slope * change
+                    np.clip(weights, 0, 1, out=weights)
+                    theta[base:] = own + weights * change
+                losses.append(loss(model.shape, theta, batch))
+                if len(losses) > _WINDOW and np.std(losses[-_WINDOW:]) < self.settled:
+                    break

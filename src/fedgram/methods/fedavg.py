@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedgram.training import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Training):
+    """FedAvg: rounds of local descent, averaged by sample counts (McMahan et al., 2017).
+
+    Here on frozen features: what travels is the head, not the backbone.
+    """

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedgram.client import Client
+from fedgram.federation import Federation
+from fedgram.heads import Predictor
+from fedgram.network import Rows, descending, errors, product, represent
+from fedgram.samples import Array
+from fedgram.training import Model, Training, keep, recalled, repeatable
+from fedgram.weighted import Weighted
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDBE(Training):
+    """FedDBE: a personal shift of the representation takes the domain bias away (NeurIPS 2023).
+
+    A first ask gives the mean representation of everybody. Then each client trains a vector of its
+    own, never sent, that is added to what the head sees; the rest is FedAvg. With a hidden layer
+    the running mean of the representation is also pulled towards everybody's mean
+    (Zhang et al., eqs 4 to 7). With a purely frozen representation (``hidden`` 0) that pull has no
+    gradient: only the personal vector and the shared head remain.
+
+    Parameters
+    ----------
+    strength
+        Weight of the pull of the mean representation.
+    momentum
+        Weight of the present batch in the running mean.
+    """
+
+    strength: float = 1.0
+    momentum: float = 0.1
+
+    def begin(self, federation: Federation, model: Model) -> Model:
+        mean = federation.sum(self.mean, model).mean()
+        return model.at(model.theta, mean=mean.astype(model.theta.dtype))
+
+    def mean(self, client: Client, model: Model) -> Weighted:
+        """Return the client's mean representation, weighted by its samples."""
+        rows = self.rows(client, model)
+        return self.weighted(_seen(model, model.theta, rows).mean(axis=0), len(rows))
+
+    def update(self, client: Client, model: Model) -> Weighted:
+        rows = self.rows(client, model)
+        theta, kept = self._trained(client, model, rows, client.rng)
+        keep(client, model, **kept)
+        return self.weighted(theta, len(rows))
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        model: Model = shared
+        shift = recalled(client, model).get("shift")
+        if shift is None:  # a late client finds its shift under the shared model
+            rows = self.rows(client, model)
+            _, kept = self._trained(client, model, rows, repeatable(client, model))
+            shift = kept["shift"]
+        return replace(model.network, offset=shift)
+
+    def _trained(
+        self, client: Client, model: Model, rows: Rows, rng: np.random.Generator
+    ) -> tuple[Array, Mapping[str, Any]]:
+        kept = recalled(client, model)
+        everybody: Array = model.more["mean"]
+        shift: Array = np.array(kept.get("shift", np.zeros_like(everybody)))
+        running: Array = np.array(kept.get("running", everybody))
+        theta = model.theta.copy()
+        with descending():
+            for batch in rows.batches(self.batch, self.epochs, rng):
+                running = self._step(model, theta, batch, shift, running)
+        return theta, {"shift": shift, "running": running}
+
+    def _step(self, model: Model, theta: Array, batch: Rows, shift: Array, running: Array) -> Array:
+        """Change parameters and shift in place; return the new running mean."""
+        shape, everybody = model.shape, model.more["mean"]
+        head = shape.layers(theta)[-1]
+        seen = _seen(model, theta, batch)
+        residual = errors(product(seen, head, 1.0) + shift @ head, batch.codes)
+        below = product(residual, head.T, 1.0)
+        if shape.hidden:
+            running = (1 - self.momentum) * running + self.momentum * seen.mean(axis=0)
+            pull = self.strength * self.momentum / len(batch) / shape.depth * (running - everybody)
+            slope = (below + pull)[:, :-1] * (seen[:, :-1] > 0)
+            hidden = shape.layers(theta)[0]
+            hidden -= model.rate * product(batch.values.T, slope, batch.unit)
+        step = product(seen.T, residual, 1.0)
+        step += np.outer(shift, residual.sum(axis=0))
+        shift -= model.rate * below.sum(axis=0)
+        head -= model.rate * step
+        return running
+
+
+def _seen(model: Model, theta: Array, rows: Rows) -> Array:
+    """Return what the head sees, in real units."""
+    seen = represent(model.shape, theta, rows)
+    return seen if model.shape.hidden else seen * seen.dtype.type(rows.unit)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedgram.client import Client
+from fedgram.errors import ConfigError
+from fedgram.federation import Federation
+from fedgram.heads import Predictor
+from fedgram.network import Rows, descending, errors, product
+from fedgram.samples import Array
+from fedgram.training import Model, Training, keep, recalled, repeatable
+from fedgram.weighted import Weighted
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPCL(Training):
+    """FedPCL: only class prototypes travel (Tan et al., NeurIPS 2022).
+
+    Each client trains a projection of its own on the frozen features. Projected samples of length
+    one are drawn to the prototype of their class and away from the others: to everybody's mean
+    prototypes, and to those of some peers, drawn anew in each round. A prototype is the mean of a
+    class; a class that a client lacks gets everybody's. A sample goes to the nearest prototype of
+    its client. The authors use the prototypes of all peers and Adam; here it is plain descent, as
+    for all methods.
+
+    Peers' prototypes are gathered: the server and the peers see every client's class means. Where
+    the federation is private, only everybody's mean is used.
+
+    Parameters
+    ----------
+    hidden
+        Width of the projection.
+    temperature
+        Scale of the similarities in the loss.
+    peers
+        Number of peers whose prototypes are sent to all; 0 for none.
+    """
+
+    hidden: int = 128
+    temperature: float = 0.07
+    peers: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden < 1 or not self.temperature > 0:
+            raise ConfigError("hidden (of the projection) and temperature must be greater than 0")
+
+    def begin(self, federation: Federation, model: Model) -> Model:
+        nothing = replace(model.network, theta=np.zeros(0, model.theta.dtype))
+        return self._renewed(federation, replace(model, network=nothing), self.first)
+
+    def round(self, federation: Federation, model: Model) -> Model:
+        return self._renewed(federation, model, self.update)
+
+    def _renewed(self, federation: Federation, model: Model, step: Any) -> Model:
+        """Return the model with the prototypes that the clients answer."""
+        dtype = model.theta.dtype
+        known = model.more.get("prototypes", np.zeros(0, dtype))
+        asked = self.asked(federation)
+        if federation.private or not self.peers:
+            total, peers = federation.sum(step, model, clients=asked), []
+        else:
+            replies = dict(federation.gather(step, model, clients=asked))
+            total = sum(replies.values(), Weighted.zero())
+            chosen = federation.rng.permutation(sorted(replies))[: self.peers]
+            peers = [replies[name] for name in sorted(chosen)]
+        everybody = total.mean(otherwise=known if known.size else np.zeros(1)).astype(dtype)
+        return model.at(
+            model.theta,
+            prototypes=everybody,
+            peers=[peer.mean(otherwise=everybody).astype(dtype) for peer in peers],
+        )
+
+    def first(self, client: Client, model: Model) -> Weighted:
+        """Return the prototypes under the public start."""
+        rows = self.rows(client, model)
+        return self._prototypes(model, self._start_of(client, model), rows)
+
+    def update(self, client: Client, model: Model) -> Weighted:
+        rows = self.rows(client, model)
+        projection = self._trained(client, model, rows, client.rng)
+        keep(client, model, projection=projection)
+        return self._prototypes(model, projection, rows)
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        model: Model = shared
+        rows = self.rows(client, model)
+        projection = recalled(client, model).get("projection")
+        if projection is None:
+            projection = self._trained(client, model, rows, repeatable(client, model))
+        known = self._prototypes(model, projection, rows)
+        prototypes = self._sets(model, known.mean(otherwise=model.more["prototypes"]))
+        # The length of a projected sample does not change which prototype is nearest.
+        weights = projection @ prototypes.T.astype(projection.dtype)
+        linear = replace(model.shape, hidden=0)
+        return replace(model.network, theta=weights.reshape(-1), shape=linear)
+
+    def _start_of(self, client: Client, model: Model) -> Array:
+        """Return the client's projection, at first the public start."""
+        kept = recalled(client, model).get("projection")
+        if kept is not None:
+            return np.array(kept)
+        return model.shape.layers(model.shape.start(model.theta.dtype))[0]
+
+    def _prototypes(self, model: Model, projection: Array, rows: Rows) -> Weighted:
+        inside, _ = _projected(projection, rows)
+        onehot = np.zeros((model.shape.classes, len(rows)), inside.dtype)
+        onehot[rows.codes, np.arange(len(rows))] = 1
+        sums = product(onehot, inside, 1.0)
+        counts = np.bincount(rows.codes, minlength=len(sums))
+        means = sums / np.maximum(counts, 1)[:, None]
+        return self.weighted(means.reshape(-1), np.repeat((counts > 0) * 1, self.hidden))
+
+    def _sets(self, model: Model, flat: Array) -> Array:
+        return flat.reshape(model.shape.classes, self.hidden)
+
+    def _trained(self, client: Client, model: Model, rows: Rows, rng: np.random.Generator) -> Array:
+        projection = self._start_of(client, model)
+        everybody = self._sets(model, model.more["prototypes"])
+        peers = [self._sets(model, peer) for peer in model.more["peers"]]
+        with descending():
+            for batch in rows.batches(self.batch, self.epochs, rng):
+                inside, lengths = _projected(projection, batch)
+                slope = self._drawn(inside, batch, everybody)
+                for peer in peers:
+                    slope += self._drawn(inside, batch, peer) / len(peers)
+                slope -= inside * np.sum(slope * inside, axis=1, keepdims=True)
+                slope /= lengths
+                projection -= model.rate * product(batch.values.T, slope, batch.unit)
+        return projection
+
+    def _drawn(self, inside: Array, batch: Rows, prototypes: Array) -> Array:
+        """Return the gradient of the contrastive loss with respect to the projected samples."""
+        residual = errors(product(inside, prototypes.T, 1 / self.temperature), batch.codes)
+        return product(residual, prototypes, 1 / self.temperature)
+
+
+def _projected(projection: Array, rows: Rows) -> tuple[Array, Array]:
+    """Return projected rows of length one, and their lengths before."""
+    inside = product(rows.values, projection, rows.unit)
+    lengths = np.maximum(np.linalg.norm(inside, axis=1, keepdims=True), 1e-12)
+    inside /= lengths
+    return inside, lengths.astype(inside.dtype)

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedgram.client import Client
+from fedgram.network import Rows
+from fedgram.samples import Array
+from fedgram.training import Model, Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(Training):
+    """FedProx: FedAvg whose local descent is pulled back to the shared model (Li et al., 2020).
+
+    Each client descends on its loss plus ``strength / 2 |w - shared|^2``; strength 0 is FedAvg.
+
+    Parameters
+    ----------
+    strength
+        Weight of the pull.
+    """
+
+    strength: float = 0.01
+
+    def descend(self, client: Client, model: Model, theta: Array, rows: Rows) -> None:
+        self.descent(model)(
+            model.shape, theta, rows, client.rng, towards=model.theta, strength=self.strength
+        )

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedgram.client import Client
+from fedgram.heads import Predictor
+from fedgram.methods.fedprox import FedProx
+from fedgram.training import tuned
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProxFT(FedProx):
+    """FedProx, then every client goes on training its own copy of the shared model.
+
+    Parameters
+    ----------
+    tuning_epochs
+        Passes over the client's samples after the last round.
+    """
+
+    tuning_epochs: int = 5
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        return tuned(self, client, shared, self.tuning_epochs)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgram.client import Client
+from fedgram.heads import Predictor
+from fedgram.network import Rows
+from fedgram.samples import Array
+from fedgram.training import Model, Training, keep, recalled, repeatable
+from fedgram.weighted import Weighted
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRep(Training):
+    """FedRep: a shared representation under personal heads (Collins et al., ICML 2021).
+
+    In each round a client first trains its own head on the shared layer, then the layer under its
+    fixed head, and sends the layer. On purely frozen features (``hidden`` 0) there is no shared
+    layer and each client trains its head alone; set ``hidden`` for more.
+
+    Parameters
+    ----------
+    head_epochs
+        Passes over the client's samples for the head in each round.
+    """
+
+    head_epochs: int = 3
+
+    def update(self, client: Client, model: Model) -> Weighted:
+        rows = self.rows(client, model)
+        theta = self._headed(client, model, rows, client.rng)
+        keep(client, model, head=theta[model.shape.base :].copy())
+        if model.shape.hidden:
+            below = np.arange(len(theta)) < model.shape.base
+            self.descent(model)(model.shape, theta, rows, client.rng, mask=below)
+        theta[model.shape.base :] = 0  # the head stays at home
+        return self.weighted(theta, len(rows))
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        model: Model = shared
+        head = recalled(client, model).get("head")
+        theta = model.theta.copy()
+        if head is None:
+            theta = self._headed(client, model, self.rows(client, model), repeatable(client, model))
+        else:
+            theta[model.shape.base :] = head
+        return model.at(theta).network
+
+    def _headed(self, client: Client, model: Model, rows: Rows, rng: np.random.Generator) -> Array:
+        """Return the shared layer under the client's head, trained on."""
+        base = model.shape.base
+        theta = model.theta.copy()
+        theta[base:] = recalled(client, model).get("head", theta[base:])
+        above = np.arange(len(theta)) >= base if base else None
+        self.descent(model, self.head_epochs)(model.shape, theta, rows, rng, mask=above)
+        return theta

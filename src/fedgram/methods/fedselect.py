@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgram.client import Client
+from fedgram.errors import ConfigError
+from fedgram.federation import Federation
+from fedgram.heads import Predictor
+from fedgram.network import Rows, Shape
+from fedgram.samples import Array
+from fedgram.training import Model, Training, keep, recalled
+from fedgram.weighted import Weighted
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSelect(Training):
+    """FedSelect: the parameters that change most become personal (Tamirisa et al., CVPR 2024).
+
+    Each client has a mask of personal parameters, empty at first. A round alternates epochs on the
+    personal and on the shared ones; the server averages every parameter over the clients that hold
+    it shared. Every few rounds the mask takes in those still shared parameters, layer by layer,
+    that have changed most since it last grew. With ``target`` 0 this is FedAvg; with a full mask,
+    training alone.
+
+    Parameters
+    ----------
+    growth
+        Share of the still shared parameters that become personal when the mask grows.
+    target
+        Share of personal parameters at which the mask stops growing.
+    growing_rounds
+        Rounds between two growths.
+    """
+
+    growth: float = 0.25
+    target: float = 0.8
+    growing_rounds: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.growth <= 1 or not 0 <= self.target <= 1:
+            raise ConfigError("growth and target are shares: use numbers from 0 to 1")
+        if self.growing_rounds < 1:
+            raise ConfigError(f"growing_rounds = {self.growing_rounds}: use at least 1")
+
+    def round(self, federation: Federation, model: Model) -> Model:
+        total = federation.sum(self.update, model, clients=self.asked(federation))
+        return model.at(total.mean(otherwise=model.theta))
+
+    def update(self, client: Client, model: Model) -> Weighted:
+        rows = self.rows(client, model)
+        mask, since = self._grown(client, model)
+        theta = self._merged(client, model, mask)
+        self._alternate(client, model, theta, rows, mask)
+        keep(client, model, mask=mask, own=theta, since=since)
+        return self.weighted(theta, np.where(mask, 0, len(rows)))
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        model: Model = shared
+        mask: Array = recalled(client, model).get("mask", np.zeros(len(model.theta), bool))
+        return model.at(self._merged(client, model, mask)).network
+
+    def _merged(self, client: Client, model: Model, mask: Array) -> Array:
+        """Return the shared parameters, with the client's own where the mask says so."""
+        own: Array = recalled(client, model).get("own", model.theta)
+        merged: Array = np.where(mask, own, model.theta)
+        return merged
+
+    def _alternate(
+        self, client: Client, model: Model, theta: Array, rows: Rows, mask: Array
+    ) -> None:
+        descent = self.descent(model, 1)
+        for _ in range(self.epochs):
+            if mask.any():
+                descent(model.shape, theta, rows, client.rng, mask=mask)
+            if not mask.any():
+                descent(model.shape, theta, rows, client.rng)
+            elif not mask.all():
+                descent(model.shape, theta, rows, client.rng, mask=~mask)
+
+    def _grown(self, client: Client, model: Model) -> tuple[Array, Array]:
+        """Return the mask, grown if it is time, and the parameters at its last growth."""
+        kept = recalled(client, model)
+        if "mask" not in kept:
+            return np.zeros(len(model.theta), bool), model.theta.copy()
+        mask, since, own = kept["mask"], kept["since"], kept["own"]
+        if model.round % self.growing_rounds or mask.mean() >= self.target:
+            return mask, since
+        mask = mask.copy()
+        change = np.abs(own - since)
+        for layer in _layers(model.shape):
+            self._grow(mask[layer], change[layer])
+        return mask, own
+
+    def _grow(self, mask: Array, change: Array) -> None:
+        """Take the most changed of the shared entries into the mask, up to the target."""
+        shared = np.flatnonzero(~mask)
+        room = int(self.target * len(mask)) - (len(mask) - len(shared))
+        count = min(round(self.growth * len(shared)), room)
+        if count > 0:
+            most = np.argsort(-change[shared], kind="stable")[:count]
+            mask[shared[most]] = True
+
+
+def _layers(shape: Shape) -> list[slice]:
+    return [part for part in (slice(0, shape.base), slice(shape.base, None)) if part.stop != 0]

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgram.client import Client
+from fedgram.errors import ConfigError
+from fedgram.federation import Federation
+from fedgram.heads import Predictor
+from fedgram.network import Rows, backward, descending
+from fedgram.samples import Array
+from fedgram.training import Model, Training, keep, recalled, repeatable
+from fedgram.weighted import Weighted
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe(Training):
+    """pFedMe: personal models as Moreau envelopes of the shared one (Dinh et al., NeurIPS 2020).
+
+    On each batch a client takes a few steps from its local model w towards the minimizer theta of
+    its loss plus ``strength / 2 |theta - w|^2``, and then moves w towards theta:
+    ``w -= rate * strength * (w - theta)``. The server mixes the average of the w into the shared
+    model (Algorithm 1). The personal model is the last theta.
+
+    Parameters
+    ----------
+    strength
+        Weight of the distance to the local model (lambda in the paper).
+    inner_steps
+        Steps towards the personal model on each batch (K in the paper).
+    mixing
+        Weight of the clients' average in the shared model (beta in the paper).
+    """
+
+    strength: float = 15.0
+    inner_steps: int = 5
+    mixing: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner_steps < 1:
+            raise ConfigError(f"inner_steps = {self.inner_steps}: use at least 1")
+
+    def round(self, federation: Federation, model: Model) -> Model:
+        mean = federation.sum(self.update, model, clients=self.asked(federation)).mean()
+        return model.at((1 - self.mixing) * model.theta + self.mixing * mean)
+
+    def update(self, client: Client, model: Model) -> Weighted:
+        rows = self.rows(client, model)
+        local, personal = self._trained(client, model, rows, client.rng)
+        keep(client, model, personal=personal)
+        return self.weighted(local, len(rows))
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        model: Model = shared
+        personal = recalled(client, model).get("personal")
+        if personal is None:
+            rows = self.rows(client, model)
+            _, personal = self._trained(client, model, rows, repeatable(client, model))
+        return model.at(personal).network
+
+    def _trained(
+        self, client: Client, model: Model, rows: Rows, rng: np.random.Generator
+    ) -> tuple[Array, Array]:
+        local = model.theta.copy()
+        personal: Array = recalled(client, model).get("personal", model.theta).copy()
+        pull = model.rate * self.strength
+        with descending():
+            for batch in rows.batches(self.batch, self.epochs, rng):
+                anchor = pull * local
+                for _ in range(self.inner_steps):
+                    backward(
+                        model.shape,
+                        personal,
+                        batch,
+                        into=personal,
+                        scale=-model.rate,
+                        keep=1 - pull,
+                    )
+                    personal += anchor
+                local -= pull * (local - personal)
+        return local, personal

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedgram import codec
+from fedgram.client import Client
+from fedgram.federation import Federation
+from fedgram.group import Additive
+from fedgram.network import Rows
+from fedgram.samples import Array
+from fedgram.training import Model, Training, keep, recalled
+from fedgram.weighted import Weighted
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Corrected(Additive):
+    """A client's parameters with the change of its control variate."""
+
+    theta: Weighted = field(default_factory=Weighted.zero)
+    control: Weighted = field(default_factory=Weighted.zero)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(Training):
+    """SCAFFOLD: control variates take client drift out of local descent (ICML 2020).
+
+    Every client keeps an estimate of its own gradient and the server one of everybody's; local
+    steps are corrected by their difference (Karimireddy et al., Algorithm 1, option II). Clients
+    count alike, as in the paper. The shared model is everybody's model.
+
+    Parameters
+    ----------
+    shared_rate
+        Step of the server towards the clients' average.
+    """
+
+    shared_rate: float = 1.0
+
+    def begin(self, federation: Federation, model: Model) -> Model:
+        return model.at(model.theta, control=np.zeros_like(model.theta))
+
+    def round(self, federation: Federation, model: Model) -> Model:
+        asked = self.asked(federation)
+        total = federation.sum(self.corrected, model, clients=asked)
+        share = len(asked) / len(federation.clients) if asked else 1.0
+        theta = model.theta + self.shared_rate * (total.theta.mean() - model.theta)
+        control = model.more["control"] + share * total.control.mean()
+        return model.at(theta, control=control.astype(model.theta.dtype))
+
+    def corrected(self, client: Client, model: Model) -> Corrected:
+        """Train with corrected steps; return the parameters and the change of the control."""
+        rows = self.rows(client, model)
+        everybody: Array = model.more["control"]
+        own: Array = recalled(client, model).get("control", np.zeros_like(everybody))
+        theta = model.theta.copy()
+        self.descent(model)(model.shape, theta, rows, client.rng, drift=everybody - own)
+        steps = self.epochs * _batches(rows, self.batch)
+        renewed = own - everybody + (model.theta - theta) / (steps * model.rate)
+        keep(client, model, control=renewed)
+        return Corrected(theta=self.weighted(theta, 1), control=self.weighted(renewed - own, 1))
+
+
+def _batches(rows: Rows, size: int) -> int:
+    return -(-len(rows) // (size or len(rows)))

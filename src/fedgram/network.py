@@ -1,0 +1,325 @@
+"""Small networks on frozen features, as one flat vector of parameters, and their descent.
+
+Closed-form methods need none of this. It is here for the methods they are compared with: a linear
+head or one hidden layer, cross-entropy, plain mini-batch descent. Parameters are one vector, so
+that pulling, mixing, masking and averaging are vector operations whatever the layers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.linalg import blas
+
+from fedgram import codec, work
+from fedgram.errors import MismatchError
+from fedgram.features.lift import Lift
+from fedgram.samples import Array, Features, Floats, Integers, Samples, Space
+from fedgram.solve import steady
+
+_ROWS_AT_A_TIME = 8192  # bounds the float copy of the features
+
+
+@codec.register
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The layers of a network: features, perhaps a hidden layer (ReLU), classes.
+
+    The features bring their constant along; a constant is appended to the hidden layer.
+
+    Examples
+    --------
+    >>> shape = Shape(width=3, hidden=4, classes=2)
+    >>> shape.size, [layer.shape for layer in shape.layers(np.zeros(shape.size))]
+    (22, [(3, 4), (5, 2)])
+    """
+
+    width: int
+    hidden: int
+    classes: int
+
+    @property
+    def base(self) -> int:
+        """Number of parameters below the head."""
+        return self.width * self.hidden
+
+    @property
+    def depth(self) -> int:
+        """Width of the representation that the head sees."""
+        return self.hidden + 1 if self.hidden else self.width
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.base + self.depth * self.classes
+
+    def layers(self, theta: Array) -> list[Array]:
+        """Return views of the layers: the hidden one, where there is one, and the head."""
+        head = theta[self.base :].reshape(self.depth, self.classes)
+        return [theta[: self.base].reshape(self.width, self.hidden), head][not self.hidden :]
+
+    def start(self, dtype: Any, seed: int = 0) -> Array:
+        """Return the public start: a random hidden layer, and a head of zeros."""
+        theta = np.zeros(self.size, dtype)
+        if self.hidden:
+            rng = np.random.Generator(np.random.Philox(seed))
+            theta[: self.base] = rng.standard_normal(self.base) * np.sqrt(2 / self.width)
+        return theta
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rows:
+    """A client's samples ready for descent: stored integers as floats, codes, and the unit."""
+
+    values: Array
+    codes: Integers
+    unit: float
+
+    @classmethod
+    def of(cls, samples: Samples, lift: Lift, dtype: Any) -> Rows:
+        """Lift the samples and make them floats."""
+        features = lift(samples.features)
+        values = features.values.astype(dtype)
+        return cls(values=values, codes=samples.labels.codes, unit=features.space.unit)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def take(self, indices: Array) -> Rows:
+        """Return some of them."""
+        return Rows(values=self.values[indices], codes=self.codes[indices], unit=self.unit)
+
+    def batches(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Rows]:
+        """Yield shuffled mini-batches, epoch after epoch; the last of an epoch may be smaller.
+
+        Size 0 means all samples at once.
+        """
+        size = size or len(self)
+        for _ in range(epochs):
+            order = rng.permutation(len(self))
+            for start in range(0, len(self), size):
+                yield self.take(order[start : start + size])
+
+
+@contextlib.contextmanager
+def descending() -> Iterator[None]:
+    """Run the body with a fixed number of BLAS threads, and let it diverge in silence.
+
+    Whoever averages the result says that it has diverged, and what to do.
+    """
+    with steady(), np.errstate(over="ignore", invalid="ignore"):
+        yield
+
+
+def represent(shape: Shape, theta: Array, rows: Rows) -> Array:
+    """Return what the head sees of each row: the hidden layer and a constant, or the features.
+
+    Features are left in stored integers; multiply by the unit.
+    """
+    if not shape.hidden:
+        return rows.values
+    hidden = product(rows.values, shape.layers(theta)[0], rows.unit)
+    inside = np.empty((len(rows), shape.depth), hidden.dtype)
+    np.maximum(hidden, 0, out=inside[:, :-1])
+    inside[:, -1] = 1
+    return inside
+
+
+def logits(shape: Shape, theta: Array, rows: Rows) -> Array:
+    """Return one row of scores per sample."""
+    unit = 1.0 if shape.hidden else rows.unit
+    return product(represent(shape, theta, rows), shape.layers(theta)[-1], unit)
+
+
+def softmax(scores: Array) -> Array:
+    """Turn scores into probabilities, in place.
+
+    Examples
+    --------
+    >>> softmax(np.array([[0.0, 0.0], [1000.0, 0.0]]))
+    array([[0.5, 0.5],
+           [1. , 0. ]])
+    """
+    scores -= scores.max(axis=1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=1, keepdims=True)
+    return scores
+
+
+def errors(scores: Array, codes: Integers) -> Array:
+    """Turn scores into the gradient of the mean cross-entropy with respect to them, in place."""
+    residual = softmax(scores)
+    residual[np.arange(len(codes)), codes] -= 1
+    residual /= len(codes)
+    return residual
+
+
+def loss(shape: Shape, theta: Array, rows: Rows) -> float:
+    """Return the mean cross-entropy."""
+    chances = softmax(logits(shape, theta, rows))[np.arange(len(rows)), rows.codes]
+    return float(-np.log(np.maximum(chances, np.finfo(chances.dtype).tiny)).mean())
+
+
+def backward(
+    shape: Shape, theta: Array, rows: Rows, *, into: Array, scale: float, keep: float = 0.0
+) -> None:
+    """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself.
+
+    The gradient is that of the mean cross-entropy of the rows at `theta`.
+    """
+    inside = represent(shape, theta, rows)
+    unit = 1.0 if shape.hidden else rows.unit
+    head = shape.layers(theta)[-1]
+    residual = errors(product(inside, head, unit), rows.codes)
+    layers = shape.layers(into)
+    if shape.hidden:
+        below = product(residual, head[:-1].T, 1.0)  # before the head may change
+        below *= inside[:, :-1] > 0
+        _outer(rows.values, below, layers[0], scale * rows.unit, keep)
+    _outer(inside, residual, layers[-1], scale * unit, keep)
+
+
+def gradient(shape: Shape, theta: Array, rows: Rows) -> Array:
+    """Return the gradient of the mean cross-entropy."""
+    into = np.zeros_like(theta)
+    backward(shape, theta, rows, into=into, scale=1.0)
+    return into
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """Mini-batch gradient descent at one client.
+
+    Examples
+    --------
+    >>> rows = Rows(values=np.array([[1.0], [-1.0]]), codes=np.array([0, 1]), unit=1.0)
+    >>> shape = Shape(width=1, hidden=0, classes=2)
+    >>> theta = np.zeros(2)
+    >>> Descent(rate=1.0, epochs=1, batch=0)(shape, theta, rows, np.random.default_rng(0))
+    >>> theta
+    array([ 0.5, -0.5])
+    """
+
+    rate: float
+    epochs: int
+    batch: int
+
+    def __call__(
+        self,
+        shape: Shape,
+        theta: Array,
+        rows: Rows,
+        rng: np.random.Generator,
+        *,
+        towards: Array | None = None,
+        strength: float = 0.0,
+        drift: Array | None = None,
+        mask: Array | None = None,
+    ) -> None:
+        """Change `theta` in place.
+
+        Each step is ``theta -= rate * (gradient + strength * (theta - towards) + drift)``, only in
+        the entries that `mask` selects.
+        """
+        with descending():
+            constant = self._constant(towards, strength, drift)
+            keep = 1.0 - self.rate * strength
+            step = np.empty_like(theta) if mask is not None else None
+            for batch in rows.batches(self.batch, self.epochs, rng):
+                if step is None:
+                    backward(shape, theta, batch, into=theta, scale=-self.rate, keep=keep)
+                    if constant is not None:
+                        theta -= constant
+                    continue
+                backward(shape, theta, batch, into=step, scale=self.rate)
+                step += (1.0 - keep) * theta
+                if constant is not None:
+                    step += constant
+                step *= mask
+                theta -= step
+
+    def _constant(
+        self, towards: Array | None, strength: float, drift: Array | None
+    ) -> Array | None:
+        """Return the part of a step that does not change from one to the next."""
+        pull = None if towards is None or not strength else -self.rate * strength * towards
+        if drift is None:
+            return pull
+        return self.rate * drift if pull is None else pull + self.rate * drift
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Network:
+    """A trained model on (lifted) features, in real units.
+
+    Parameters
+    ----------
+    theta
+        All parameters, layer after layer.
+    shape
+        The layers.
+    space
+        The space of the features, after the lift.
+    classes
+        Names of the scores.
+    lift
+        Applied to features first.
+    offset
+        Added to what the head sees; empty for nothing.
+    """
+
+    theta: Array
+    shape: Shape
+    space: Space
+    classes: tuple[str, ...]
+    lift: Lift = Lift()
+    offset: Array = field(default_factory=lambda: np.zeros(0))
+
+    def __call__(self, features: Features) -> Floats:
+        lifted = self.lift(features)
+        if lifted.space != self.space:
+            raise MismatchError(
+                f"this model was made for other features: {self.space.difference(lifted.space)}; "
+                "use the same backbone, grid and lift"
+            )
+        scores = np.empty((len(lifted), len(self.classes)))
+        with descending():
+            for start in range(0, len(lifted), _ROWS_AT_A_TIME):
+                part = slice(start, start + _ROWS_AT_A_TIME)
+                values = lifted.values[part].astype(self.theta.dtype)
+                codes = np.zeros(len(values), np.int64)
+                rows = Rows(values=values, codes=codes, unit=self.space.unit)
+                scores[part] = logits(self.shape, self.theta, rows)
+            if self.offset.size:
+                scores += self.offset @ self.shape.layers(self.theta)[-1]
+        return scores
+
+
+def product(left: Array, right: Array, scale: float) -> Array:
+    """Return ``scale * left @ right`` in C order; either may be a transposed view."""
+    gemm = blas.sgemm if left.dtype == np.float32 else blas.dgemm
+    work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
+    # BLAS works in Fortran order: right' left' there is left right in C order. An operand that is
+    # contiguous the other way round is passed transposed instead of copied.
+    first, second = right.T, left.T
+    flip_first, flip_second = not first.flags.f_contiguous, not second.flags.f_contiguous
+    result: Array = gemm(
+        scale,
+        first.T if flip_first else first,
+        second.T if flip_second else second,
+        trans_a=flip_first,
+        trans_b=flip_second,
+    )
+    return result.T
+
+
+def _outer(left: Array, right: Array, into: Array, scale: float, keep: float) -> None:
+    """Set `into` to ``keep * into + scale * left' right`` without another copy of it."""
+    gemm = blas.sgemm if left.dtype == np.float32 else blas.dgemm
+    work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
+    gemm(scale, right.T, left.T, beta=keep, c=into.T, trans_b=True, overwrite_c=True)
