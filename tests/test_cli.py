@@ -20,6 +20,10 @@ ACCURACIES = {"client_mean", "sample_mean", "worst_decile", "global", "balanced"
 KEYS = {
     "method",
     "rounds",
+    "chosen",
+    "last",
+    "valid",
+    "flops",
     "accuracy",
     "clients",
     "untested_clients",
@@ -33,6 +37,7 @@ KEYS = {
     "gains",
 }
 SMALL = ("-s", "data.clients=4")
+FEW_ROUNDS = ("-s", "every.rounds=2", "-s", "every.pilot=1")
 
 
 def cli(*arguments, columns=80):
@@ -79,7 +84,7 @@ def test_without_arguments_a_table_of_the_default_methods_fits_80_columns():
 
 @pytest.mark.parametrize("name", names())
 def test_the_name_of_no_method_is_wrapped_at_80_columns(name):
-    rows = table(cli("run", "-m", name, *SMALL).stdout)
+    rows = table(cli("run", "-m", name, *SMALL, *FEW_ROUNDS).stdout)
     assert [row[0] for row in rows] == [name]
 
 
@@ -267,7 +272,7 @@ def test_recorded_runs_are_compared(tmp_path):
     found = json.loads(cli("compare", tmp_path / "one", "--json").stdout)["runs"]
     assert {result["method"] for result in found} == {"afl", "local"}
     for result in found:
-        assert set(result) == KEYS | {"run", "finished"}
+        assert set(result) == KEYS | {"run", "finished", "curve"}
         assert {**results[result["method"]], "run": result["run"], "finished": True} == result
 
 

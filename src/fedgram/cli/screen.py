@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+CLASS_COLUMNS = 5  # methods side by side that fit a narrow terminal
 OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
 COLUMNS = {
@@ -34,7 +35,8 @@ def print_table(title: str, results: list[dict[str, Any]], label: str = "method"
         console.print(_gains_table(results, label))
     if any(result["class_accuracy"] for result in results):
         console.print("\naccuracy within classes, in %")
-        console.print(_class_table(results, label))
+        for start in range(0, len(results), CLASS_COLUMNS):
+            console.print(_class_table(results[start : start + CLASS_COLUMNS], label))
     for note in dict.fromkeys(note for result in results for note in _notes(result, label)):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
 

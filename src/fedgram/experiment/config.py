@@ -13,7 +13,7 @@ from fedgram.errors import ConfigError
 from fedgram.experiment.runner import Scoring
 from fedgram.experiment.scoring import Metrics
 from fedgram.features.grid import Grid
-from fedgram.method import Method, find, make
+from fedgram.method import Method, find, make, names, parameters
 from fedgram.settings import build, propose
 
 VERSION = 1
@@ -70,11 +70,14 @@ class Config:
     metrics: Metrics = Metrics()
     scoring: Scoring = Scoring()
     methods: tuple[str, ...] = DEFAULT_METHODS
+    every: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def make(self, name: str) -> Method:
-        """Return the method of this name with its settings."""
-        return make(name, self.method.get(name, {}))
+        """Return the method of this name with its settings, and those of every method."""
+        has = {parameter.name for parameter in parameters(find(name))}
+        common = {key: value for key, value in self.every.items() if key in has}
+        return make(name, {**common, **self.method.get(name, {})})
 
     def plain(self) -> dict[str, Any]:
         """Return the settings as they would stand in a TOML file."""
@@ -86,6 +89,7 @@ class Config:
             "metrics": asdict(self.metrics),
             "scoring": asdict(self.scoring),
             "methods": list(self.methods),
+            "every": dict(self.every),
             "method": {name: dict(values) for name, values in self.method.items()},
         }
 
@@ -121,9 +125,13 @@ def read(settings: Mapping[str, Any]) -> Config:
     methods = settings.get("methods", list(DEFAULT_METHODS))
     if not isinstance(methods, list) or not methods or not all(isinstance(m, str) for m in methods):
         raise ConfigError("methods: a list of names is wanted, such as ['afl', 'apfl']")
-    config = Config(**built, methods=tuple(dict.fromkeys(methods)), method=method)
+    every = _table(settings.get("every", {}), "every")
+    config = Config(**built, methods=tuple(dict.fromkeys(methods)), every=every, method=method)
+    for key in every:
+        has = sorted({p.name for name in names() for p in parameters(find(name))})
+        if key not in has:
+            raise ConfigError(f"every.{key} is a parameter of no method; {propose(key, has)}")
     for name in {*config.methods, *config.method}:
-        find(name)
         config.make(name)
     return config
 
