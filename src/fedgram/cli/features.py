@@ -29,6 +29,11 @@ from fedgram.features.extract import Extraction
     "-o", "--out", type=click.Path(path_type=Path), required=True, help="The .npz file to write."
 )
 @click.option("--backbone", help="By default one that fits: for images, texts or vectors.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    help="File of weights for hf:NAME or timm:NAME: safetensors, or a state dict of torch.",
+)
 @click.option("--text", help="Column of texts in a table.")
 @click.option("--label", default="label", show_default=True, help="Column of classes in a table.")
 @click.option("--client", help="Column of clients in a table.")
@@ -42,6 +47,7 @@ def features(
     source: str,
     out: Path,
     backbone: str | None,
+    weights: Path | None,
     text: str | None,
     label: str,
     client: str | None,
@@ -61,7 +67,7 @@ def features(
     columns = Columns(text=text, label=label, client=client, domain=domain)
     items = read_items(source, columns)
     grid = configuration.load(None, overrides).grid
-    chosen = find(backbone or DEFAULTS[items.kind])
+    chosen = find(backbone or DEFAULTS[items.kind], weights)
     extraction = Extraction(
         backbone=chosen,
         grid=grid,
