@@ -137,12 +137,20 @@ class HuggingFaceImages:
         self._model, self._pooling, self._picture = model, pooling, picture
 
     def __call__(self, items: Sequence[Any]) -> Array:
+        return self.embed([self.prepare(image) for image in items])
+
+    def prepare(self, item: Any) -> Array:
+        """Return an image as the network takes it, which needs no network."""
+        return self._picture(item)
+
+    def embed(self, ready: Sequence[Any]) -> Array:
+        """Return the features of images that were made ready."""
         import torch
 
         rows = []
         with torch.inference_mode():
-            for image in items:
-                pixels = torch.from_numpy(self._picture(image))[None]
+            for image in ready:
+                pixels = torch.from_numpy(image)[None]
                 more = {}
                 if hasattr(self._model.config, "mask_ratio"):  # fix the order of the patches
                     height, width = self._picture.size

@@ -182,12 +182,20 @@ class Timm:
         self.digest = files.digest(self._model, json.dumps(recipe, sort_keys=True))
 
     def __call__(self, items: Sequence[Any]) -> Array:
+        return self.embed([self.prepare(image) for image in items])
+
+    def prepare(self, item: Any) -> Array:
+        """Return an image as the network takes it, which needs no network."""
+        return self._picture(item)
+
+    def embed(self, ready: Sequence[Any]) -> Array:
+        """Return the features of images that were made ready."""
         import torch
 
         rows = []
         with torch.inference_mode():
-            for image in items:
-                row = self._model(torch.from_numpy(self._picture(image))[None])
+            for pixels in ready:
+                row = self._model(torch.from_numpy(pixels)[None])
                 if not isinstance(row, torch.Tensor) or row.ndim != 2:
                     raise DataError(f"backbone {self.name!r} does not pool to one vector an image")
                 rows.append(row[0].numpy())
