@@ -141,6 +141,17 @@ def test_weights_that_do_not_fit_are_refused_by_their_keys(tmp_path, more, messa
         find(f"hf:{folder}", tmp_path / "w.pth")
 
 
+def test_tables_that_older_versions_saved_among_the_weights_are_no_further_layer(tmp_path):
+    folder = saved(tmp_path, "bert")
+    state = transformers.AutoModel.from_pretrained(folder).state_dict()
+    positions = torch.arange(512)[None]
+    torch.save({**state, "embeddings.position_ids": positions}, tmp_path / "w.pth")
+    assert find(f"hf:{folder}", tmp_path / "w.pth").digest == find(f"hf:{folder}").digest
+    headed = {f"bert.{key}": value for key, value in state.items()}
+    torch.save({**headed, "bert.embeddings.position_ids": positions}, tmp_path / "w.pth")
+    assert find(f"hf:{folder}", tmp_path / "w.pth").digest == find(f"hf:{folder}").digest
+
+
 SETTINGS = [
     ("ViT", {"size": {"height": 24, "width": 28}}),
     ("ViT", {"size": {"height": 24, "width": 24}, "resample": 1, "image_mean": [0.1, 0.2, 0.3]}),

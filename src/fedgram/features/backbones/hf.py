@@ -23,6 +23,9 @@ from fedgram.features.backbones.weights import check, digest, read
 from fedgram.samples import Array
 
 POOLINGS = ("cls", "mean")
+# Comes after the tokens that are read here, and is drawn at random where a model has been saved
+# without it.
+IDLE = ("pooler.",)
 # By the numbers that Pillow gives its filters.
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 BICUBIC = FILTERS.index("bicubic")
@@ -75,6 +78,7 @@ def _model(transformers: Any, name: str, config: Any, weights: Path | None) -> A
         missing=info["missing_keys"],
         further=[key.removeprefix(inside) for key in info["unexpected_keys"]],
         shapes={key: (tuple(has), tuple(wants)) for key, has, wants in info["mismatched_keys"]},
+        idle=IDLE,
     )
     return model.eval().float().requires_grad_(False)
 
@@ -133,7 +137,7 @@ class HuggingFaceImages:
 
     def __init__(self, name: str, pooling: str, model: Any, picture: Picture) -> None:
         self.name = f"hf:{name}@{pooling}"
-        self.digest = digest(model, pooling, json.dumps(asdict(picture)))
+        self.digest = digest(model, pooling, json.dumps(asdict(picture)), idle=IDLE)
         self._model, self._pooling, self._picture = model, pooling, picture
 
     def __call__(self, items: Sequence[Any]) -> Array:
@@ -170,7 +174,7 @@ class HuggingFaceTexts:
     def __init__(self, name: str, pooling: str, model: Any, tokenizer: Any) -> None:
         self.name = f"hf:{name}@{pooling}"
         vocabulary = json.dumps(tokenizer.get_vocab(), sort_keys=True)
-        self.digest = digest(model, pooling, vocabulary)
+        self.digest = digest(model, pooling, vocabulary, idle=IDLE)
         self._model, self._pooling, self._tokenizer = model, pooling, tokenizer
 
     def __call__(self, items: Sequence[Any]) -> Array:

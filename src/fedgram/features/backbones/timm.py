@@ -21,9 +21,9 @@ import numpy as np
 
 from fedgram.data.items import Kind
 from fedgram.errors import ConfigError, DataError
-from fedgram.features.backbones import weights as files
 from fedgram.features.backbones.picture import Fit, Picture
 from fedgram.features.backbones.registry import Backbone, missing
+from fedgram.features.backbones.weights import digest, put, read
 from fedgram.samples import Array
 
 SAVED = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")
@@ -119,7 +119,7 @@ def _refused(name: str, error: Exception) -> DataError:
 
 def _put(timm: Any, model: Any, path: Path, name: str) -> None:
     """Put a file's weights into a model, in timm's own format or one that timm converts."""
-    state, own = files.read(path), model.state_dict()
+    state, own = read(path), model.state_dict()
     entry = timm.model_entrypoint(model.pretrained_cfg["architecture"])
     converted = getattr(importlib.import_module(entry.__module__), "checkpoint_filter_fn", None)
     if converted is not None:
@@ -134,7 +134,7 @@ def _put(timm: Any, model: Any, path: Path, name: str) -> None:
     heads = {heads} if isinstance(heads, str) else set(heads)
     heads |= {head.split(".", 1)[0] for head in heads}
     state = {k: v for k, v in state.items() if k in own or k.rpartition(".")[0] not in heads}
-    files.put(model, state, name, path)
+    put(model, state, name, path)
 
 
 def _picture(timm: Any, model: Any, name: str, arguments: dict[str, Any]) -> Picture:
@@ -179,7 +179,7 @@ class Timm:
             "pooling": settings.get("global_pool"),
             "picture": asdict(picture),
         }
-        self.digest = files.digest(self._model, json.dumps(recipe, sort_keys=True))
+        self.digest = digest(self._model, json.dumps(recipe, sort_keys=True))
 
     def __call__(self, items: Sequence[Any]) -> Array:
         return self.embed([self.prepare(image) for image in items])

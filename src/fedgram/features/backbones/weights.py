@@ -13,8 +13,7 @@ from fedgram.errors import DataError
 # Training programs wrap the state dict, averaged weights first, and parallel ones prefix its keys.
 _WRAPPINGS = ("state_dict_ema", "model_ema", "state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
-# Nothing that is read from the model's tokens or planes depends on these.
-_IDLE_START, _IDLE_END = "pooler.", "num_batches_tracked"
+_COUNTER = "num_batches_tracked"  # which training alone needs, and older files do not have
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -67,14 +66,16 @@ def check(
     missing: Iterable[str],
     further: Iterable[str],
     shapes: dict[str, tuple[Any, Any]],
+    idle: tuple[str, ...] = (),
 ) -> None:
     """Refuse weights that would leave a part of the model to chance.
 
     A classifier or a decoder that the model does not have may be left over. A further layer of a
-    part that it does have may not: the weights are another model's.
+    part that it does have may not: the weights are another model's. Keys that begin as `idle`
+    says belong to what features do not depend on.
     """
     parts = {key.split(".", 1)[0] for key in own}
-    lacking = [k for k in missing if not k.startswith(_IDLE_START) and not k.endswith(_IDLE_END)]
+    lacking = [key for key in missing if not key.startswith(idle) and not key.endswith(_COUNTER)]
     foreign = [key for key in further if key.split(".", 1)[0] in parts]
     reasons = []
     if lacking:
@@ -87,11 +88,11 @@ def check(
         raise DataError(f"{problem}: {'; '.join(reasons)}")
 
 
-def digest(model: Any, *more: str) -> str:
+def digest(model: Any, *more: str, idle: tuple[str, ...] = ()) -> str:
     """Return a digest of a torch model's weights and of what else decides its features."""
     total = hashlib.sha256()
     for key, tensor in sorted(model.state_dict().items()):
-        if not key.startswith(_IDLE_START):
+        if not key.startswith(idle):
             total.update(key.encode())
             total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     for text in more:
