@@ -1,7 +1,9 @@
 """What is written for people: the tutorial runs, and nothing public goes unmentioned."""
 
 import ast
+import dataclasses
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -13,11 +15,15 @@ import pytest
 
 import fedgram
 from fedgram.cli import main
+from fedgram.features import backbones
+from fedgram.features.backbones.onnx import Preprocessing
 from fedgram.method import find, names, parameters, summary
+from fedgram.settings import build
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "by-files.md").read_text(encoding="utf-8")
+FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
 
 
 def shell(script, folder):
@@ -63,6 +69,26 @@ def test_every_method_is_documented(name):
     assert f"| `{name}` |" in README
     assert summary(find(name)).endswith(".")
     assert all(parameter.text for parameter in parameters(find(name)))
+
+
+@pytest.mark.parametrize("name", backbones.names())
+def test_every_backbone_is_documented(name):
+    assert re.search(rf"^\| `{name}\b", README, re.MULTILINE)
+    assert re.search(rf"^\| `{name}\b", FEATURES, re.MULTILINE)
+
+
+@pytest.mark.parametrize("option", main.commands["features"].params, ids=lambda p: p.name)
+def test_every_option_of_features_is_documented(option):
+    spelled = option.opts if isinstance(option, click.Option) else [option.name.upper()]
+    assert any(f"{word} " in README + TUTORIAL + FEATURES for word in spelled)
+
+
+def test_the_settings_of_onnx_models_in_the_guide_are_read():
+    (example,) = re.findall(r"```json\n(.*?)```", FEATURES, re.DOTALL)
+    settings = build(Preprocessing, json.loads(example), "PATH.json")
+    assert settings.mean == (0.485, 0.456, 0.406)
+    for field in dataclasses.fields(Preprocessing):
+        assert f"`{field.name}`" in FEATURES
 
 
 PROTOCOLS = {"Federation", "Method", "Predictor", "FedgramError"}

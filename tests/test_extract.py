@@ -1,5 +1,6 @@
 """Features from items: on the grid, the same however often it was interrupted."""
 
+import hashlib
 import json
 import os
 import signal
@@ -214,6 +215,42 @@ def test_weights_and_preprocessing_are_part_of_a_models_digest(tmp_path):
     same, _ = tiny_model(tmp_path / "b.onnx")
     other, _ = tiny_model(tmp_path / "c.onnx", mean=0.4)
     assert one.digest == same.digest != other.digest
+    assert other.digest == tiny_model(tmp_path / "d.onnx", mean=[0.4, 0.4, 0.4])[0].digest
+
+
+def test_the_digest_of_a_model_with_one_mean_is_the_one_it_always_had(tmp_path):
+    one, _ = tiny_model(tmp_path / "a.onnx")
+    weights = hashlib.sha256((tmp_path / "a.onnx").read_bytes()).hexdigest()
+    recipe = '{"layout": "NCHW", "mean": 0.5, "raw": false, "size": 6, "std": 0.5}'
+    assert one.digest == hashlib.sha256(f"{weights} {recipe}".encode()).hexdigest()
+
+
+def test_every_channel_may_have_its_own_mean_and_std(tmp_path):
+    """Channels that are prepared by hand, for a model that takes them as they come."""
+    mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+    images = list(np.random.default_rng(1).integers(0, 256, (3, 6, 6, 3), dtype=np.uint8))
+    own, _ = tiny_model(tmp_path / "own.onnx", mean=mean.tolist(), std=std.tolist())
+    session = pytest.importorskip("onnxruntime").InferenceSession(str(tmp_path / "own.onnx"))
+    pixels = (np.stack(images).astype(np.float32) / np.float32(255) - mean) / std
+    expected = session.run(None, {"x": pixels.transpose(0, 3, 1, 2)})[0].reshape(3, 5)
+    assert np.allclose(own(images), expected, atol=1e-5)
+    plain, _ = tiny_model(tmp_path / "plain.onnx")
+    assert not np.allclose(own(images), plain(images), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("sidecar", "message"),
+    [
+        ({"mean": [0.5, 0.5]}, "one for each of red, green and blue"),
+        ({"std": [0.2, 0.0, 0.2]}, "must not be 0"),
+        ({"std": 0}, "must not be 0"),
+        ({"mean": [0.5, "gray", 0.5]}, r"mean\[1\] = 'gray'"),
+        ({"layout": "CHW"}, "'NCHW' or 'NHWC' is wanted"),
+    ],
+)
+def test_preprocessing_that_makes_no_sense_is_refused(tmp_path, sidecar, message):
+    with pytest.raises(ConfigError, match=message):
+        tiny_model(tmp_path / "m.onnx", **sidecar)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +265,32 @@ def test_weights_and_preprocessing_are_part_of_a_models_digest(tmp_path):
 def test_backbones_that_are_not_there_are_refused_with_a_proposal(name, message):
     with pytest.raises(ConfigError, match=message):
         find(name)
+
+
+@pytest.mark.parametrize("name", ["identity", "pixels:4", "onnx:m.onnx", "efficientnet-lite0"])
+def test_weights_for_a_backbone_that_takes_none_are_refused(name, tmp_path):
+    (tmp_path / "w.pth").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"takes no weights; .* hf:NAME, timm:NAME"):
+        find(name, tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("package", ["timm", "torchvision"])
+def test_packages_that_timm_needs_are_named(package, tmp_path, monkeypatch):
+    if package == "torchvision":
+        (tmp_path / "timm.py").write_text("import torchvision")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "timm", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"needs the package {package}: .*fedgram\[timm\]"):
+        find("timm:resnet18")
+
+
+def test_a_torchvision_that_does_not_fit_torch_is_named(tmp_path, monkeypatch):
+    (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(ConfigError, match=r"cannot be imported .*nms.* that belong together"):
+        find("timm:resnet18")
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path):

@@ -23,6 +23,7 @@ class Outer:
     clients: int | None = None
     solver: Literal["auto", "server"] = "auto"
     bits: int | Literal["off"] = 8
+    mean: float | tuple[float, ...] = 0.5
     inner: Inner = field(default_factory=Inner)
 
 
@@ -51,6 +52,8 @@ def test_nothing_gives_the_defaults():
         ("solver", "server"),
         ("bits", 4),
         ("bits", "off"),
+        ("mean", 0.25),
+        ("mean", (0.25, 1.0)),
     ],
 )
 def test_values_of_the_right_type_are_taken(key, value):
@@ -100,6 +103,12 @@ def test_a_choice_is_refused_with_the_words_that_are_right():
 
 def test_a_word_besides_a_type_is_named_too():
     assert "off" in refused(bits="on")
+
+
+def test_lists_are_taken_item_by_item():
+    assert built(mean=[0, 0.5]).mean == (0.0, 0.5)
+    assert refused(mean=[0.5, "gray"]).startswith("table.mean[1] = 'gray': a finite number")
+    assert "a finite number or a list" in refused(mean="gray")
 
 
 def test_tables_nest():

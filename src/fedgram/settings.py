@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from fedgram.errors import ConfigError
 
@@ -35,7 +35,11 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
     if value is None and type(None) in options:
         return None
     for option in options:
-        if isinstance(option, type):
+        if get_origin(option) is tuple:
+            if isinstance(value, list | tuple):
+                kind = get_args(option)[0]
+                return tuple(_converted(v, kind, f"{where}[{i}]") for i, v in enumerate(value))
+        elif isinstance(option, type):
             fitting = _fitted(value, option, where)
             if fitting is not None:
                 return fitting
@@ -58,7 +62,7 @@ def _fitted(value: Any, kind: type[Any], where: str) -> Any:
 
 def _options(hint: Any) -> list[Any]:
     """Return the types and words that a type hint admits."""
-    if isinstance(hint, type) or not get_args(hint):
+    if isinstance(hint, type) or not get_args(hint) or get_origin(hint) is tuple:
         return [hint]
     return [option for part in get_args(hint) for option in _options(part)]
 
@@ -66,6 +70,8 @@ def _options(hint: Any) -> list[Any]:
 def _wanted(option: Any) -> str:
     if option is float:
         return "a finite number"
+    if get_origin(option) is tuple:
+        return "a list"
     if not isinstance(option, type):
         return repr(option)
     return {int: "a whole number", str: "a text", bool: "true or false"}.get(option, "a table")

@@ -29,7 +29,13 @@ from fedgram.features.extract import Extraction
     "-o", "--out", type=click.Path(path_type=Path), required=True, help="The .npz file to write."
 )
 @click.option("--backbone", help="By default one that fits: for images, texts or vectors.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    help="File of weights for hf:NAME or timm:NAME: safetensors, or a state dict of torch.",
+)
 @click.option("--text", help="Column of texts in a table.")
+@click.option("--image", help="Column of images in a data set of the hub, where it has several.")
 @click.option("--label", default="label", show_default=True, help="Column of classes in a table.")
 @click.option("--client", help="Column of clients in a table.")
 @click.option("--domain", help="Column of domains in a table.")
@@ -42,7 +48,9 @@ def features(
     source: str,
     out: Path,
     backbone: str | None,
+    weights: Path | None,
     text: str | None,
+    image: str | None,
     label: str,
     client: str | None,
     domain: str | None,
@@ -53,15 +61,16 @@ def features(
     """Run a frozen backbone once and write its features, ready for 'fedgram run'.
 
     SOURCE is a folder of images (class/image, client/class/image or train/class/image), a table
-    (.csv, .jsonl, .parquet), an .npz or .safetensors file, or a folder of MNIST or CIFAR files.
+    (.csv, .jsonl, .parquet), an .npz or .safetensors file, a folder of MNIST or CIFAR files, or a
+    data set of the Hugging Face hub (hf:NAME, or a folder written by save_to_disk).
     Started again after a kill, it goes on where it stopped.
 
     Example: fedgram features photos/ -o photos.npz
     """
-    columns = Columns(text=text, label=label, client=client, domain=domain)
+    columns = Columns(text=text, image=image, label=label, client=client, domain=domain)
     items = read_items(source, columns)
     grid = configuration.load(None, overrides).grid
-    chosen = find(backbone or DEFAULTS[items.kind])
+    chosen = find(backbone or DEFAULTS[items.kind], weights)
     extraction = Extraction(
         backbone=chosen,
         grid=grid,

@@ -23,6 +23,29 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".ti
 SPLITS = {"train": TRAIN, "valid": VALID, "val": VALID, "test": TEST}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """An image that lies in a data set as the bytes of a file.
+
+    Parameters
+    ----------
+    name
+        What to call it in messages.
+    data
+        What a file of its own would hold.
+    """
+
+    name: str
+    data: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+    def read_bytes(self) -> bytes:
+        """Return the bytes, as a path does."""
+        return self.data
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Items:
     """Things to be turned into features, with what is known of each.
@@ -56,7 +79,7 @@ class Items:
     def content(self, index: int) -> bytes:
         """Return the bytes that make this entry what it is, for its digest."""
         entry = self.entries[index]
-        if isinstance(entry, Path):
+        if isinstance(entry, Path | Encoded):
             return entry.read_bytes()
         if isinstance(entry, str):
             return entry.encode()
@@ -81,25 +104,35 @@ class Columns:
         Column of texts; without one, all other columns must be numbers.
     label
         Column of class names.
+    image
+        Column of images in a data set of the Hugging Face hub; by default the only one.
     client, domain
         Columns of client and domain names.
     """
 
     text: str | None = None
+    image: str | None = None
     label: str = "label"
     client: str | None = None
     domain: str | None = None
 
 
 def read_items(source: str, columns: Columns | None = None) -> Items:
-    """Return the items of a folder of images, a table, or a file of arrays.
+    """Return the items of a folder of images, a table, a file of arrays or a data set of the hub.
 
     A folder holds ``class/image``, ``client/class/image``, or ``train/class/image`` beside
     ``test/class/image``; or the idx files of MNIST, or the python files of CIFAR. A table is
     ``.csv``, ``.jsonl`` or ``.parquet``. An ``.npz`` or ``.safetensors`` file holds ``x`` and
-    ``y``; three or four dimensions of ``x`` are images.
+    ``y``; three or four dimensions of ``x`` are images. ``hf:NAME``, or a folder that the library
+    ``datasets`` has saved, is a data set of the Hugging Face hub.
     """
+    from fedgram.data.hub import is_hub, read_hub  # which is made of what stands here
+
     path, columns = Path(source), columns or Columns()
+    if is_hub(source):
+        return read_hub(source, columns)
+    if columns.image is not None:
+        raise DataError(f"{source}: only data sets of the hub have a column of images")
     if path.is_dir():
         archive = idx_folder(path) or cifar_folder(path)
         return _arrays(archive, source) if archive else _folder(path)

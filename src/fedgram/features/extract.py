@@ -8,6 +8,7 @@ file is the same to the byte.
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram import codec
-from fedgram.data.items import Items
+from fedgram.data.items import Encoded, Items
 from fedgram.errors import ConfigError, DataError
 from fedgram.features.backbones.registry import Backbone
 from fedgram.features.grid import Grid
@@ -142,7 +143,7 @@ class Extraction:
 
 def decoded(entry: Any) -> Array:
     """Return an image as a uint8 array of height by width by three colors."""
-    if not isinstance(entry, Path):
+    if not isinstance(entry, Path | Encoded):
         array = np.asarray(entry)
         gray = array.ndim == 2 or array.shape[2] == 1
         return np.repeat(array.reshape(*array.shape[:2], 1), 3, axis=2) if gray else array
@@ -151,7 +152,7 @@ def decoded(entry: Any) -> Array:
     except ImportError as error:
         raise ConfigError("reading images needs: pip install 'fedgram[vision]'") from error
     try:
-        with Image.open(entry) as image:
+        with Image.open(entry if isinstance(entry, Path) else io.BytesIO(entry.data)) as image:
             return np.asarray(image.convert("RGB"))
     except Exception as error:
         raise DataError(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,7 +32,8 @@ class Preprocessing:
     size
         Side of the square that images are resized to (bicubic).
     mean, std
-        Taken off and divided by, for pixels from 0 to 1; one number for all channels.
+        Taken off and divided by, for pixels from 0 to 1: one number for all channels, or a list of
+        one for each.
     layout
         "NCHW" or "NHWC".
     raw
@@ -40,10 +41,23 @@ class Preprocessing:
     """
 
     size: int = 224
-    mean: float = 0.5
-    std: float = 0.5
-    layout: str = "NCHW"
+    mean: float | tuple[float, ...] = 0.5
+    std: float | tuple[float, ...] = 0.5
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
     raw: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                if len(value) != 3:
+                    raise ConfigError(
+                        f"{name} {list(value)}: one number, or one for each of red, green and blue"
+                    )
+                if len(set(value)) == 1:  # the same pixels, so the same digest
+                    object.__setattr__(self, name, value[0])
+        if not np.all(self.std):
+            raise ConfigError(f"std {self.std}: must not be 0")
 
 
 def load(_source: str, rest: str) -> Backbone:
@@ -113,9 +127,8 @@ class Onnx:
         if settings.size:
             image = _resized(image, settings.size)
         if not settings.raw:
-            image = ((image.astype(np.float32) / 255 - settings.mean) / settings.std).astype(
-                np.float32
-            )
+            mean, std = (np.asarray(v, np.float32) for v in (settings.mean, settings.std))
+            image = (image.astype(np.float32) / np.float32(255) - mean) / std
         return image.transpose(2, 0, 1) if settings.layout == "NCHW" else image
 
 
