@@ -49,7 +49,7 @@ def _fitted(value: Any, kind: Any, where: str) -> Any:
     """Return the value as one of this type, None where it is none."""
     if get_origin(kind) is tuple:
         return _listed(value, get_args(kind), where)
-    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return build(kind, value, where)
     if isinstance(value, bool) and kind is not bool:
         return None

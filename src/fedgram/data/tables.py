@@ -77,6 +77,14 @@ class Table:
                 )
         return [str(value) for value in values]
 
+    def texts(self, column: str) -> list[str]:
+        """Return a column as texts without spaces around them, empty where there is nothing."""
+        values = self.column(column)
+        try:
+            return list(map(str.strip, values))
+        except TypeError:  # not all of them are texts
+            return [text(value) for value in values]
+
     def names(self, column: str | None) -> Array | None:
         """Return a column of names, where one is asked for."""
         return None if column is None else np.array(self.words(column))
