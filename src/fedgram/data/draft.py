@@ -45,6 +45,8 @@ class _Seen:
         missing: Literal["indicate", "refuse"] = "indicate" if self.gaps else "refuse"
         if not self.words:
             return "holds nothing"
+        if self.numbers and not math.isfinite(self.high - self.low):
+            return "holds numbers too far apart"
         if self.numbers:
             low, high = roomy(self.low, self.high)
             # Where values are written with few digits, their sum can be that of what is written.
@@ -137,8 +139,6 @@ def roomy(low: float, high: float) -> tuple[float, float]:
     ((10.0, 100.0), (0.0, 0.2), (-3.0, -2.0), (0.0, 1.0))
     """
     width = high - low or abs(low) or 1.0
-    if not math.isfinite(width):
-        return low, high
     digits = -math.floor(math.log10(width))
     unit = 10.0**-digits
     bottom, top = math.floor(low / unit), math.ceil(high / unit)

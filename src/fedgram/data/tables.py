@@ -121,7 +121,7 @@ def text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and math.isfinite(value) and abs(value) < _WHOLE_UP_TO:
-        return str(int(value)) if value == int(value) else repr(value)
+        return str(int(value)) if value == int(value) else repr(float(value))
     return str(value)
 
 
