@@ -180,6 +180,13 @@ def test_sums_that_no_rows_could_have_are_refused_by_client(field, change, messa
         joined(PLAIN, [part])
 
 
+@pytest.mark.parametrize("change", [{"columns": ("age", "mass")}, {"levels": (120, 2**20)}])
+def test_a_message_that_does_not_fit_the_schema_it_names_is_refused(change):
+    part = Measured(client="west", moments=replace(of(rows()), **change))
+    with pytest.raises(MismatchError, match=rf"client west: Moments: {next(iter(change))} differs"):
+        joined(PLAIN, [part])
+
+
 def test_sums_that_might_overflow_are_refused():
     fine = schema(a=Number(range=(0.0, 1.0), step=2.0**-24))
     whole = measured(fine, [table({"a": ["1"], "y": ["no"]})])

@@ -299,6 +299,11 @@ def test_drafted_ranges_hold_what_was_seen_and_not_much_more(a, b):
         assert bottom >= 0
 
 
+def test_drafted_ranges_hold_values_next_to_a_round_number():
+    above = math.nextafter(3.6, 4)  # divided by the unit, a tenth, it is rounded to 36
+    assert roomy(3.2, above) == (3.2, above)
+
+
 def test_a_draft_tells_numbers_from_categories_and_leaves_out_what_is_neither():
     many = [f"word {i}" for i in range(150)]
     table = cells(

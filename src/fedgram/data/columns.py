@@ -199,14 +199,13 @@ class Category:
         """Return the place of each value in the list: the one after for gaps, -1 for others."""
         words = table.texts(name)
         place = {value: code for code, value in enumerate(self.values)}
-        gaps = set(blank) - set(place)  # a word that is listed as a category is one
-        others = set(words) - set(place)
+        others = set(words) - set(place)  # a listed word is a category, even if it is a blank one
         for word in others:
-            place[word] = len(self.values) if word in gaps else -1
-        refused = {w for w in others if (self.missing if w in gaps else self.outside) == "refuse"}
+            place[word] = len(self.values) if word in blank else -1
+        refused = {w for w in others if (self.missing if w in blank else self.outside) == "refuse"}
         if refused:
             index, word = next((i, word) for i, word in enumerate(words) if word in refused)
-            if word in gaps:
+            if word in blank:
                 raise _gap(table, index, name)
             raise DataError(
                 f"{table.row(index)}: {name} = {word!r} is not among {_some(self.values)}; "

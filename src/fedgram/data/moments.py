@@ -139,7 +139,9 @@ def measured(schema: Schema, tables: Iterable[Table]) -> Moments:
 
 def joined(schema: Schema, parts: Iterable[Measured]) -> Moments:
     """Return the sum of what sites measured; a site of another schema is refused by name."""
-    total, seen = Moments(), set[str]()
+    # Nothing yet, but with this schema's columns: a message that has others does not add to it.
+    total = Moments.of(schema, [np.zeros(0) for _ in schema.pending])
+    seen: set[str] = set()
     for part in parts:
         if part.client in seen:
             raise MismatchError(f"client {part.client}: two files have its sums; leave one out")
