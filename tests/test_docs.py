@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "by-files.md").read_text(encoding="utf-8")
 FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+TABLES = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 
 
 def shell(script, folder):
@@ -41,13 +42,26 @@ def shell(script, folder):
     return done.stdout
 
 
+def scripts(page):
+    """Return all of a page's commands, as one script."""
+    return "\n".join(re.findall(r"```bash\n(.*?)```", page, re.DOTALL))
+
+
 def test_the_tutorial_runs_and_ends_where_a_run_on_the_same_data_does(tmp_path):
-    output = shell("\n".join(re.findall(r"```bash\n(.*?)```", TUTORIAL, re.DOTALL)), tmp_path)
+    output = shell(scripts(TUTORIAL), tmp_path)
     (solved,) = re.findall(r"^(\w{64})  apfl on", output, re.MULTILINE)
     run = shell("fedgram run -m apfl -s data.clients=3 --json", tmp_path)
     assert f'"shared_digest": "{solved}"' in run
     assert "after the deletion of west, as certified" in output
     assert (tmp_path / "north" / "predictions.csv").read_text().startswith("label,name,score_0")
+
+
+def test_three_hospitals_end_where_one_table_does(tmp_path):
+    output = shell(scripts(TABLES), tmp_path)
+    (solved,) = re.findall(r"^(\w{64})  afl on", output, re.MULTILINE)
+    assert f'"shared_digest": "{solved}"' in output
+    assert re.search(r"^0,readmitted,.*\n1,well,", output, re.MULTILINE)  # the new patients
+    assert all((tmp_path / f"{name}.moments").stat().st_size < 1000 for name in ("north", "west"))
 
 
 def commands(group=main, prefix=""):
@@ -60,7 +74,7 @@ def commands(group=main, prefix=""):
 
 @pytest.mark.parametrize("name", [name for name, _ in commands()])
 def test_every_command_is_documented(name):
-    assert f"fedgram {name}" in README + TUTORIAL
+    assert f"fedgram {name}" in README + TUTORIAL + TABLES
     assert dict(commands())[name].help
 
 

@@ -35,11 +35,7 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
     if value is None and type(None) in options:
         return None
     for option in options:
-        if get_origin(option) is tuple:
-            if isinstance(value, list | tuple):
-                kind = get_args(option)[0]
-                return tuple(_converted(v, kind, f"{where}[{i}]") for i, v in enumerate(value))
-        elif isinstance(option, type):
+        if isinstance(option, type) or get_origin(option) is tuple:
             fitting = _fitted(value, option, where)
             if fitting is not None:
                 return fitting
@@ -49,15 +45,29 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
     raise ConfigError(f"{where} = {value!r}: {wanted} is wanted")
 
 
-def _fitted(value: Any, kind: type[Any], where: str) -> Any:
+def _fitted(value: Any, kind: Any, where: str) -> Any:
     """Return the value as one of this type, None where it is none."""
-    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+    if get_origin(kind) is tuple:
+        return _listed(value, get_args(kind), where)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return build(kind, value, where)
     if isinstance(value, bool) and kind is not bool:
         return None
     if kind is float and isinstance(value, int | float):
         return float(value) if math.isfinite(value) else None
     return value if isinstance(value, kind) else None
+
+
+def _listed(value: Any, hints: tuple[Any, ...], where: str) -> tuple[Any, ...] | None:
+    """Return a list as a tuple of these types, ``...`` for any number; None where it is none."""
+    if not isinstance(value, list | tuple):
+        return None
+    if hints[-1] is Ellipsis:
+        hints = hints[:1] * len(value)
+    if len(hints) != len(value):
+        return None
+    pairs = zip(value, hints, strict=True)
+    return tuple(_converted(item, hint, f"{where}[{i}]") for i, (item, hint) in enumerate(pairs))
 
 
 def _options(hint: Any) -> list[Any]:
@@ -71,7 +81,8 @@ def _wanted(option: Any) -> str:
     if option is float:
         return "a finite number"
     if get_origin(option) is tuple:
-        return "a list"
+        kinds = get_args(option)
+        return "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)}"
     if not isinstance(option, type):
         return repr(option)
     return {int: "a whole number", str: "a text", bool: "true or false"}.get(option, "a table")

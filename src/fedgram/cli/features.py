@@ -16,7 +16,10 @@ from rich.progress import (
 )
 
 from fedgram.cli.group import main
+from fedgram.cli.tables import PATH, require_table, table_features
 from fedgram.data.items import Columns, read_items
+from fedgram.data.tables import is_table
+from fedgram.errors import ConfigError
 from fedgram.experiment import config as configuration
 from fedgram.features.backbones import find
 from fedgram.features.backbones.registry import DEFAULTS
@@ -36,9 +39,11 @@ from fedgram.features.extract import Extraction
 )
 @click.option("--text", help="Column of texts in a table.")
 @click.option("--image", help="Column of images in a data set of the hub, where it has several.")
-@click.option("--label", default="label", show_default=True, help="Column of classes in a table.")
+@click.option("--label", show_default="label", help="Column of classes in a table.")
 @click.option("--client", help="Column of clients in a table.")
 @click.option("--domain", help="Column of domains in a table.")
+@click.option("--schema", type=PATH, help="What the columns mean, as the sites agreed.")
+@click.option("--without", multiple=True, help="Column to leave out; may be repeated.")
 @click.option("--workers", default=2, show_default=True, help="Threads that decode images.")
 @click.option("--skip-broken", is_flag=True, help="Leave out images that cannot be read.")
 @click.option(
@@ -51,9 +56,11 @@ def features(
     weights: Path | None,
     text: str | None,
     image: str | None,
-    label: str,
+    label: str | None,
     client: str | None,
     domain: str | None,
+    schema: Path | None,
+    without: tuple[str, ...],
     workers: int,
     skip_broken: bool,
     overrides: tuple[str, ...],
@@ -65,11 +72,23 @@ def features(
     data set of the Hugging Face hub (hf:NAME, or a folder written by save_to_disk).
     Started again after a kill, it goes on where it stopped.
 
+    The columns of a table without texts are standardized, by a schema where sites agreed on one
+    ('fedgram schema'); --backbone identity takes them as they are.
+
     Example: fedgram features photos/ -o photos.npz
     """
-    columns = Columns(text=text, image=image, label=label, client=client, domain=domain)
-    items = read_items(source, columns)
+    columns = Columns(
+        text=text, image=image, label=label or "label", client=client, domain=domain
+    )
     grid = configuration.load(None, overrides).grid
+    if schema:
+        _refuse(label=label, text=text, backbone=backbone, without=without)
+    if schema or (is_table(Path(source)) and not (text or backbone)):
+        path = require_table(source)
+        table_features(path, out, columns, grid, schema=schema, without=without)
+        return
+    _refuse(without=without)
+    items = read_items(source, columns)
     chosen = find(backbone or DEFAULTS[items.kind], weights)
     extraction = Extraction(
         backbone=chosen,
@@ -96,3 +115,10 @@ def features(
     for name in skipped:
         click.echo(f"skipped {name}", err=True)
     click.echo(f"{out}: {len(items) - len(skipped)} samples, {chosen.name}")
+
+
+def _refuse(**options: object) -> None:
+    """Refuse options that would be without effect."""
+    for name, value in options.items():
+        if value:
+            raise ConfigError(f"--{name}: the schema, or the text column, decides; leave it out")
