@@ -17,7 +17,7 @@ from fedgram.features.backbones.registry import Backbone, missing
 from fedgram.samples import Array
 from fedgram.settings import build
 
-BATCH = 8  # always this many at a time, padded: results do not depend on how items are batched
+BATCH = 8  # always this many at a time, padded: results do not depend on what is beside an image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,29 +86,20 @@ class Onnx:
         if settings is None and kept:
             settings = build(Preprocessing, json.loads(kept), "fedgram metadata")
         self._settings = settings or Preprocessing()
-        self._input = self._session.get_inputs()[0].name
+        first = self._session.get_inputs()[0]
+        self._input = first.name
+        # Images that keep their sizes go one by one: few would share a batch, and padding costs.
+        free = BATCH if self._settings.size else 1
+        self._batch = first.shape[0] if isinstance(first.shape[0], int) else free
         weights = digest or hashlib.sha256(path.read_bytes()).hexdigest()
         recipe = json.dumps(asdict(self._settings), sort_keys=True)
         self.digest = hashlib.sha256(f"{weights} {recipe}".encode()).hexdigest()
 
     def __call__(self, items: Sequence[Any]) -> Array:
-        ready = [self._prepared(image) for image in items]
-        rows: list[Array | None] = [None] * len(ready)
-        by_shape: dict[tuple[int, ...], list[int]] = {}
-        for index, image in enumerate(ready):
-            by_shape.setdefault(image.shape, []).append(index)
-        for members in by_shape.values():
-            for start in range(0, len(members), BATCH):
-                some = members[start : start + BATCH]
-                batch = np.zeros((BATCH, *ready[some[0]].shape), ready[some[0]].dtype)
-                for place, index in enumerate(some):
-                    batch[place] = ready[index]
-                features = self._session.run(None, {self._input: batch})[0]
-                for place, index in enumerate(some):
-                    rows[index] = features[place].reshape(-1)
-        return np.stack([row for row in rows if row is not None])
+        return self.embed([self.prepare(image) for image in items])
 
-    def _prepared(self, image: Array) -> Array:
+    def prepare(self, image: Any) -> Array:
+        """Return an image as the model takes it, without the axis of the batch."""
         settings = self._settings
         if settings.size:
             image = _resized(image, settings.size)
@@ -116,7 +107,30 @@ class Onnx:
             image = ((image.astype(np.float32) / 255 - settings.mean) / settings.std).astype(
                 np.float32
             )
-        return image.transpose(2, 0, 1) if settings.layout == "NCHW" else image
+        if settings.layout == "NCHW":
+            image = image.transpose(2, 0, 1)
+        return np.ascontiguousarray(image)
+
+    def embed(self, ready: Sequence[Any]) -> Array:
+        """Return the features of images that were made ready, whatever their neighbours."""
+        rows: list[Array] = []
+        for start in range(0, len(ready), self._batch):
+            some = list(ready[start : start + self._batch])
+            padding = [np.zeros_like(some[0])] * (self._batch - len(some))
+            features = self._run(some + padding)[: len(some)]
+            rows.extend(vector.reshape(-1) for vector in features)
+        return np.stack(rows)
+
+    def _run(self, images: list[Array]) -> Array:
+        try:
+            features: Array = self._session.run(None, {self._input: np.stack(images)})[0]
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"backbone {self.name!r} cannot be run on {images[0].dtype} of shape "
+                f"{images[0].shape} ({reason}); say what it takes in a .json file beside it"
+            ) from error
+        return features
 
 
 def _resized(image: Array, side: int) -> Array:
