@@ -32,10 +32,11 @@ class Known:
             arrays = read_arrays(str(path)) if path.is_file() else {}
         except DataError:  # what cannot be read is about to be replaced
             return cls()
-        if any(not np.array_equal(arrays.get(name), array) for name, array in origin.items()):
+        if not {"x", "digest", *origin} <= arrays.keys():
             return cls()
-        x, digests = arrays.get("x"), arrays.get("digest")
-        if x is None or digests is None or digests.shape != (len(x), DIGEST_BYTES):
+        x, digests = arrays["x"], arrays["digest"]
+        same = all(np.array_equal(arrays[name], array) for name, array in origin.items())
+        if not same or digests.shape != (len(x), DIGEST_BYTES):
             return cls()
         return cls(x=x, places={digest.tobytes(): place for place, digest in enumerate(digests)})
 
