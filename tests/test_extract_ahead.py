@@ -114,7 +114,7 @@ def test_the_first_broken_file_is_named_and_what_came_before_is_kept(photos, tmp
     items, backbone = read_items(str(photos)), Watched()
     whole = items.entries[17].read_bytes()
     for index in (17, 21, 39):
-        items.entries[index].write_bytes(b"not an image")
+        items.entries[index].write_bytes(whole[:60])  # cut short
     extraction = Extraction(backbone=backbone, workers=workers)
     with pytest.raises(DataError, match=r"17\.png: cannot be read as an image"):
         extraction.run(items, tmp_path / "f.npz")

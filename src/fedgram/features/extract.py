@@ -231,14 +231,15 @@ def decoded(entry: Any, data: bytes | None = None) -> Array:
         gray = array.ndim == 2 or array.shape[2] == 1
         return np.repeat(array.reshape(*array.shape[:2], 1), 3, axis=2) if gray else array
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ConfigError("reading images needs: pip install 'fedgram[vision]'") from error
     try:
         with Image.open(entry if data is None else io.BytesIO(data)) as image:
             return np.asarray(image.convert("RGB"))
-    except Exception as error:
-        # Pillow names the buffer that it was given; the file is what helps.
+    except Exception as error:  # damage shows in many ways, deep inside the decoders
+        # Pillow would name the place in memory.
+        reason = "of no known kind" if isinstance(error, UnidentifiedImageError) else error
         raise DataError(
-            f"{entry}: cannot be read as an image ({error}); repair it, or use --skip-broken"
+            f"{entry}: cannot be read as an image ({reason}); repair it, or use --skip-broken"
         ) from error
