@@ -1,11 +1,14 @@
 """Features from items: on the grid, the same however often it was interrupted."""
 
+import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +21,9 @@ from fedgram.errors import ConfigError, DataError
 from fedgram.experiment.sites import gridded
 from fedgram.features import extract
 from fedgram.features.backbones import find
+from fedgram.features.backbones.onnx import Preprocessing
 from fedgram.features.extract import Extraction
+from fedgram.settings import build
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -130,11 +135,11 @@ def test_a_killed_process_loses_at_most_a_part(photos, tmp_path, kills):
 def test_broken_images_are_refused_or_skipped_as_asked(photos, tmp_path):
     (photos / "bee" / "07.png").write_bytes(b"not an image")
     items = read_items(str(photos))
-    with pytest.raises(DataError, match=r"07\.png: cannot be read as an image.*--skip-broken"):
+    with pytest.raises(DataError, match=r"07\.png: .* \(of no known kind\); .*--skip-broken"):
         Extraction(backbone=find("pixels:4")).run(items, tmp_path / "f.npz")
     extraction = Extraction(backbone=find("pixels:4"), broken="skip")
-    skipped = extraction.run(items, tmp_path / "f.npz")
-    assert [path[-10:] for path in skipped] == ["bee/07.png"]
+    done = extraction.run(items, tmp_path / "f.npz")
+    assert [path[-10:] for path in done.skipped] == ["bee/07.png"]
     assert len(load(str(tmp_path / "f.npz"))) == len(items) - 1
 
 
@@ -156,6 +161,36 @@ def test_from_a_folder_to_a_run_by_two_commands(photos, tmp_path):
     assert json.loads(run.stdout)["runs"][0]["clients"] == 3
 
 
+def test_a_second_extraction_says_what_it_took_over(photos, tmp_path):
+    command = ["features", str(photos), "-o", str(tmp_path / "f.npz"), "--backbone", "pixels:4"]
+    first, second = (CliRunner().invoke(main, command) for _ in range(2))
+    assert first.stdout.endswith("f.npz: 150 samples, pixels:4\n")
+    assert second.stdout.endswith("f.npz: 150 samples, pixels:4, 150 of them as they were\n")
+    assert first.stderr == second.stderr == ""  # no bar where there is no terminal
+
+
+def test_on_a_terminal_a_bar_shows_rate_and_time_left(photos, tmp_path):
+    pty = pytest.importorskip("pty")  # not on every platform
+    ours, theirs = pty.openpty()
+    command = ["features", str(photos), "-o", str(tmp_path / "f.npz"), "--backbone", "pixels:4"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "fedgram.cli", *command],
+        stdin=theirs,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    drawn = b""
+    with contextlib.suppress(OSError):  # the child has closed the terminal
+        while content := os.read(ours, 2**16):
+            drawn += content
+    os.close(ours)
+    assert child.wait() == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.decode())
+    assert re.search(r"pixels:4 .*150/150 [\d,.]+/s \d+:\d\d:\d\d left", plain)
+
+
 def test_sites_with_different_backbones_are_refused_by_name(photos, tmp_path):
     contributions = []
     for k, backbone in enumerate(("pixels:4", "pixels:4", "pixels:3")):
@@ -175,7 +210,7 @@ def test_sites_with_different_backbones_are_refused_by_name(photos, tmp_path):
 # Models
 
 
-def tiny_model(path, **sidecar):
+def tiny_model(path, batch="n", side=6, **sidecar):
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     rng = np.random.default_rng(0)
@@ -189,8 +224,8 @@ def tiny_model(path, **sidecar):
     graph = onnx.helper.make_graph(
         nodes,
         "tiny",
-        [value("x", onnx.TensorProto.FLOAT, ["n", 3, 6, 6])],
-        [value("f", onnx.TensorProto.FLOAT, ["n", 5, 1, 1])],
+        [value("x", onnx.TensorProto.FLOAT, [batch, 3, side, side])],
+        [value("f", onnx.TensorProto.FLOAT, [batch, 5, 1, 1])],
         [kernel],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
@@ -200,14 +235,41 @@ def tiny_model(path, **sidecar):
     return find(f"onnx:{path}"), rng
 
 
-def test_features_of_an_onnx_model_do_not_depend_on_the_batch(photos, tmp_path):
-    backbone, _ = tiny_model(tmp_path / "m.onnx")
+@pytest.mark.parametrize("batch", ["n", 1, 3])
+@pytest.mark.parametrize("prepared", [True, False])
+def test_features_of_an_onnx_model_do_not_depend_on_the_batch(photos, tmp_path, batch, prepared):
+    backbone, _ = tiny_model(tmp_path / "m.onnx", batch=batch)
     images = [extract.decoded(path) for path in read_items(str(photos)).entries[:20]]
     together = backbone(images)
     assert together.shape == (20, 5)
+    if prepared:
+        images = [backbone.prepare(image) for image in images]
+    made = backbone.embed if prepared else backbone
     for size in (1, 7):
-        parts = [backbone(images[k : k + size]) for k in range(0, 20, size)]
+        parts = [made(images[k : k + size]) for k in range(0, 20, size)]
         assert np.array_equal(np.concatenate(parts), together)
+
+
+def test_a_model_that_resizes_by_itself_sees_each_image_in_its_own_size(photos, tmp_path):
+    backbone, _ = tiny_model(tmp_path / "m.onnx", side=None, size=0)
+    images = [extract.decoded(path) for path in read_items(str(photos)).entries[:20]]
+    assert len({image.shape for image in images}) == 5
+    alone = [backbone([image])[0] for image in images]
+    assert np.array_equal(backbone(images), alone)
+
+
+def test_a_model_that_takes_something_else_is_refused_in_one_line(photos, tmp_path):
+    backbone, _ = tiny_model(tmp_path / "m.onnx", size=5)
+    images = [extract.decoded(path) for path in read_items(str(photos)).entries[:3]]
+    message = r"'onnx:m.onnx' cannot be run on float32 of shape \(3, 5, 5\) .*beside it$"
+    with pytest.raises(DataError, match=message):
+        backbone(images)
+
+
+def test_the_preprocessing_in_the_documentation_is_the_default():
+    page = (Path(__file__).parents[1] / "docs" / "features.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert build(Preprocessing, json.loads(example), "example") == Preprocessing()
 
 
 def test_weights_and_preprocessing_are_part_of_a_models_digest(tmp_path):

@@ -5,17 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from fedgram.cli.group import main
+from fedgram.cli.screen import counting
 from fedgram.cli.tables import PATH, require_table, table_features
 from fedgram.data.items import Columns, read_items
 from fedgram.data.tables import is_table
@@ -44,7 +36,13 @@ from fedgram.features.extract import Extraction
 @click.option("--domain", help="Column of domains in a table.")
 @click.option("--schema", type=PATH, help="What the columns mean, as the sites agreed.")
 @click.option("--without", multiple=True, help="Column to leave out; may be repeated.")
-@click.option("--workers", default=2, show_default=True, help="Threads that decode images.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Threads that decode images while the backbone runs.",
+)
 @click.option("--skip-broken", is_flag=True, help="Leave out images that cannot be read.")
 @click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a grid setting."
@@ -70,16 +68,15 @@ def features(
     SOURCE is a folder of images (class/image, client/class/image or train/class/image), a table
     (.csv, .jsonl, .parquet), an .npz or .safetensors file, a folder of MNIST or CIFAR files, or a
     data set of the Hugging Face hub (hf:NAME, or a folder written by save_to_disk).
-    Started again after a kill, it goes on where it stopped.
+    Started again after a kill, it goes on where it stopped. Where OUT is there already, made by the
+    same backbone on the same grid, only items that it does not hold are run.
 
     The columns of a table without texts are standardized, by a schema where sites agreed on one
     ('fedgram schema'); --backbone identity takes them as they are.
 
     Example: fedgram features photos/ -o photos.npz
     """
-    columns = Columns(
-        text=text, image=image, label=label or "label", client=client, domain=domain
-    )
+    columns = Columns(text=text, image=image, label=label or "label", client=client, domain=domain)
     grid = configuration.load(None, overrides).grid
     if schema:
         _refuse(label=label, text=text, backbone=backbone, without=without)
@@ -96,25 +93,12 @@ def features(
         workers=workers,
         broken="skip" if skip_broken else "refuse",
     )
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.speed:.0f}/s", justify="right")
-        if console.is_terminal
-        else TextColumn(""),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
-        task = bar.add_task(chosen.name, total=len(items))
-        skipped = extraction.run(items, out, lambda done, _: bar.update(task, completed=done))
-    for name in skipped:
+    with counting(chosen.name, len(items)) as count:
+        done = extraction.run(items, out, count)
+    for name in done.skipped:
         click.echo(f"skipped {name}", err=True)
-    click.echo(f"{out}: {len(items) - len(skipped)} samples, {chosen.name}")
+    before = f", {done.reused} of them as they were" if done.reused else ""
+    click.echo(f"{out}: {len(items) - len(done.skipped)} samples, {chosen.name}{before}")
 
 
 def _refuse(**options: object) -> None:

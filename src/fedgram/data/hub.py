@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.data.items import SPLITS, Columns, Encoded, Items
+from fedgram.data.items import Columns, Encoded, Items
+from fedgram.data.tables import SPLITS
 from fedgram.errors import DataError
 from fedgram.samples import Array, Integers
 from fedgram.settings import propose

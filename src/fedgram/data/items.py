@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,22 +72,15 @@ class Items:
     def __len__(self) -> int:
         return len(self.y)
 
-    def content(self, index: int) -> bytes:
-        """Return the bytes that make this entry what it is, for its digest."""
-        entry = self.entries[index]
-        if isinstance(entry, Path | Encoded):
-            return entry.read_bytes()
-        if isinstance(entry, str):
-            return entry.encode()
-        array = np.ascontiguousarray(entry)
-        return f"{array.dtype.str}{array.shape}".encode() + array.tobytes()
 
-    def digest(self, start: int, stop: int) -> str:
-        """Return a digest of the entries from start to stop."""
-        total = hashlib.sha256()
-        for index in range(start, min(stop, len(self))):
-            total.update(hashlib.sha256(self.content(index)).digest())
-        return total.hexdigest()
+def content(entry: Any) -> bytes:
+    """Return the bytes that make an entry what it is: a file is read, others are in memory."""
+    if isinstance(entry, Path | Encoded):
+        return entry.read_bytes()
+    if isinstance(entry, str):
+        return entry.encode()
+    array = np.ascontiguousarray(entry)
+    return f"{array.dtype.str}{array.shape}".encode() + array.tobytes()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ DATA_VARIABLE = "FEDGRAM_DATA"
 TRAIN, VALID, TEST = 0, 1, 2
 _ARRAYS = (
     *("x", "y", "scale", "offset", "client", "domain", "split", "classes", "backbone", "grid"),
+    "digest",
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fedgram.data.items import Kind
 from fedgram.errors import ConfigError, DataError
@@ -48,6 +48,20 @@ class Backbone(Protocol):
 
     def __call__(self, items: Sequence[Any]) -> Array:
         """Return one vector per item; images come as uint8 arrays, height by width by three."""
+
+
+@runtime_checkable
+class Staged(Backbone, Protocol):
+    """A backbone that makes each item ready by itself, which threads can do ahead of time.
+
+    Calling it does both, one after the other.
+    """
+
+    def prepare(self, item: Any, /) -> Any:
+        """Return an item as the model takes it; several threads may ask at once."""
+
+    def embed(self, ready: Sequence[Any], /) -> Array:
+        """Return one vector for each item that was made ready."""
 
 
 def names() -> list[str]:
