@@ -89,6 +89,7 @@ def style() -> Markup:
         ".fg .whisker{stroke:currentColor;stroke-width:1.2;opacity:.7}"
         ".fg .band{fill:currentColor;opacity:.14}"
         ".fg .mark{fill:currentColor}"
+        ".fg .bar{fill:currentColor;opacity:.55}"
         ".fg .ring{fill:none;stroke:currentColor;stroke-width:1.6}"
         ".fg .strip{fill:currentColor;opacity:0}.fg .strip:hover{opacity:.12}"
     )
