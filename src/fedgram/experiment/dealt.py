@@ -51,7 +51,7 @@ class Dealt:
     >>> dealt.clients[0].client, dealt.clients[0].train
     ('c0', (0, 0, 0, 135, 1, 134, 0, 0, 0, 0))
     >>> dealt.summary()["train"]
-    {'min': 269, 'median': 269, 'max': 271, 'total': 1347}
+    {'min': 269, 'median': 269, 'max': 270, 'total': 1347}
     """
 
     classes: tuple[str, ...]

@@ -26,6 +26,7 @@ Series = Mapping[str, Sequence[Point]]
 WIDTH, HEIGHT = 560.0, 330.0
 LEFT, TOP, BOTTOM = 44.0, 56.0, 44.0
 FEW = 12  # points that are marked one by one
+MANY = 250  # points of which only a few answer to the pointer
 ACCURACY = "accuracy, %"
 
 
@@ -38,7 +39,7 @@ class _Axis:
 AXES: Mapping[str, _Axis] = {
     "rounds": _Axis(name="rounds of communication", text=plain),
     "seconds": _Axis(name="computation, seconds", text=plain),
-    "flops": _Axis(name="computation per client, FLOPs", text=metric),
+    "flops": _Axis(name="computation, FLOPs", text=metric),
     "bytes": _Axis(name="communication per client, bytes", text=size),
 }
 
@@ -76,17 +77,13 @@ def curves(
     frame = _frame(title, kept, about.name, about.text, logarithmic=logarithmic)
     if axis == "rounds" and not logarithmic:
         frame = replace(frame, x_ticks=_whole(frame.x.ticks()))
-    places = {name: place for place, name in enumerate(series)}
-    marks = [
-        _curve(name, places[name], points, frame, reaching=len(points) == 1)
-        for name, points in kept.items()
-    ]
+    places = _places(series)
     rings = [
         _ring(places[name], min(kept[name], key=lambda point: abs(point[0] - where)), frame)
         for name, where in (chosen or {}).items()
         if len(kept.get(name, ())) > 1
     ]
-    return frame.draw(marks, rings, _names(kept, places, frame, "reach"))
+    return _drawn(frame, kept, places, rings, reaching=True)
 
 
 def sensitivity(title: str, parameter: str, series: Series, *, logarithmic: bool) -> str:
@@ -116,11 +113,39 @@ def sensitivity(title: str, parameter: str, series: Series, *, logarithmic: bool
     values = sorted({x for points in kept.values() for x, _, _ in points})
     if 1 < len(values) <= 7 and not logarithmic:
         frame = replace(frame, x_ticks=values)  # a parameter is known by the values tried
-    places = {name: place for place, name in enumerate(series)}
-    marks = [
-        _curve(name, places[name], points, frame, reaching=False) for name, points in kept.items()
-    ]
-    return frame.draw(marks, _names(kept, places, frame, "line"))
+    return _drawn(frame, kept, _places(series))
+
+
+def drawn_series(title: str, series: Series, x_name: str, x_text: Written) -> str:
+    """Draw accuracy against anything, on plain axes."""
+    kept = _drawable(series)
+    frame = _frame(title, kept, x_name, x_text, logarithmic=False)
+    return _drawn(frame, kept, _places(series))
+
+
+def _places(series: Series) -> dict[str, int]:
+    """Return the place of each series, which gives it its color; empty ones have theirs too."""
+    return {name: place for place, name in enumerate(series)}
+
+
+def _drawn(
+    frame: Frame,
+    kept: Series,
+    places: Mapping[str, int],
+    above: Sequence[Markup] = (),
+    *,
+    reaching: bool = False,
+) -> str:
+    """Return a frame with its curves, what lies above them, and their names.
+
+    A single point reaches on as a dashed line if asked to.
+    """
+    lines = {
+        name: line_class(places[name], "reach" if reaching and len(points) == 1 else "line")
+        for name, points in kept.items()
+    }
+    marks = [_curve(name, places[name], kept[name], frame, line) for name, line in lines.items()]
+    return frame.draw(marks, above, _names(kept, places, lines, frame))
 
 
 def _drawable(series: Series) -> dict[str, list[Point]]:
@@ -164,28 +189,26 @@ def _proper(y: Scale) -> bool:
     return min(y.high, 1.0) > max(y.low, 0.0)
 
 
-def _curve(
-    name: str, place: int, points: Sequence[Point], frame: Frame, *, reaching: bool
-) -> Markup:
+def _curve(name: str, place: int, points: Sequence[Point], frame: Frame, line: str) -> Markup:
     """Return one series: a line with its deviations and marks."""
     at = [(frame.x(x), frame.y(mean)) for x, mean, _ in points]
-    line = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in at)
+    path = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in at)
+    path += f"H{number(frame.x.end)}" if line.startswith("reach") else ""
     drawn: list[Markup] = []
-    if len(points) > FEW:
-        drawn.append(_band(points, frame))
-    else:
+    if len(points) <= FEW:
         drawn += [_whisker(point, frame) for point in points if point[2] > 0]
-    if reaching:
-        drawn.append(
-            tag("path", d=f"{line}H{number(frame.x.end)}", class_=line_class(place, "reach"))
-        )
-    else:
-        drawn.append(tag("path", d=line, class_=line_class(place)))
+    elif any(sd > 0 for _, _, sd in points):
+        drawn.append(_band(points, frame))
+    drawn.append(tag("path", d=path, class_=line))
     every = max(1, math.ceil(len(points) / 8)) if len(points) > FEW else 1
     marked = {*range(0, len(points), every), len(points) - 1}
     for where, (point, (x, y)) in enumerate(zip(points, at, strict=True)):
-        radius = 3.6 if where in marked else 0
-        shape = marker(place, x, y) if radius else tag("circle", cx=x, cy=y, r=5, class_="strip")
+        if where in marked:
+            shape = marker(place, x, y)
+        elif len(points) <= MANY:
+            shape = tag("circle", cx=x, cy=y, r=5, class_="strip")
+        else:
+            continue
         drawn.append(tag("g", shape, tag("title", _told(name, point, frame.x_name, frame.x_text))))
     return tag("g", drawn, class_=color_class(place))
 
@@ -213,21 +236,18 @@ def _whisker(point: Point, frame: Frame) -> Markup:
 
 def _ring(place: int, point: Point, frame: Frame) -> Markup:
     x, mean, _ = point
-    shape = tag("circle", cx=frame.x(x), cy=frame.y(mean), r=7, class_="ring")
+    shape = tag("circle", cx=frame.x(x), cy=frame.y(mean), r=6.5, class_="ring")
     return tag("g", shape, tag("title", "the round that was chosen"), class_=color_class(place))
 
 
-def _names(kept: Series, places: Mapping[str, int], frame: Frame, kind: str) -> Markup:
+def _names(
+    kept: Series, places: Mapping[str, int], lines: Mapping[str, str], frame: Frame
+) -> Markup:
     if not kept:
         middle = (frame.x.start + frame.x.end) / 2
         return words(middle, (TOP + frame.y.start) / 2, "nothing recorded", anchor="middle")
     entries = [
-        Entry(
-            name=name,
-            place=places[name],
-            height=frame.y(points[-1][1]),
-            line=line_class(places[name], kind if len(points) == 1 else "line"),
-        )
+        Entry(name=name, place=places[name], height=frame.y(points[-1][1]), line=lines[name])
         for name, points in kept.items()
     ]
     return legend(entries, frame.x.end, TOP, frame.y.start)

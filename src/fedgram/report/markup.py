@@ -20,7 +20,7 @@ class Markup(str):
     __slots__ = ()
 
 
-def tag(name: str, *children: str | Iterable[str], **attributes: str | float | None) -> Markup:
+def tag(name: str, /, *children: str | Iterable[str], **attributes: str | float | None) -> Markup:
     """Return an element; children that are no `Markup` are escaped, and so are attributes.
 
     An underscore in the name of an attribute stands for a hyphen, a last one for nothing. An

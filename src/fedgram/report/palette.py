@@ -90,6 +90,7 @@ def style() -> Markup:
         ".fg .band{fill:currentColor;opacity:.14}"
         ".fg .mark{fill:currentColor}"
         ".fg .bar{fill:currentColor;opacity:.55}"
+        ".fg .cloud{fill:currentColor;fill-opacity:.62;stroke:currentColor;stroke-width:.8}"
         ".fg .ring{fill:none;stroke:currentColor;stroke-width:1.6}"
         ".fg .strip{fill:currentColor;opacity:0}.fg .strip:hover{opacity:.12}"
     )
