@@ -44,6 +44,13 @@ def test_the_tutorial_runs_and_ends_where_a_run_on_the_same_data_does(tmp_path):
     assert (tmp_path / "north" / "predictions.csv").read_text().startswith("label,name,score_0")
 
 
+def test_what_is_told_of_reports_works(tmp_path):
+    text = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    shell("\n".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)), tmp_path)
+    made = {path.name for path in tmp_path.iterdir()}
+    assert {"report.html", "partition.svg", "ridge.svg"} <= made
+
+
 def commands(group=main, prefix=""):
     for name, command in group.commands.items():
         if isinstance(command, click.Group):

@@ -72,6 +72,8 @@ class Dealt:
             clients = tuple(_client(entry, len(classes)) for entry in plain["clients"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"it lacks {error}") from error
+        if not classes or not clients:
+            raise ValueError("it has no classes or no clients")
         return cls(classes=classes, clients=clients)
 
     def summary(self) -> dict[str, dict[str, float]]:

@@ -46,7 +46,8 @@ class Scale:
         elif value <= 0:
             share = ZERO
         else:
-            share = math.log(value / self.low) / math.log(self.high / self.low)
+            low, high = math.log(self.low), math.log(self.high)
+            share = (math.log(value) - low) / (high - low)
             share = FIRST + (1 - FIRST) * share if self.zero else share
         return self.start + share * (self.end - self.start)
 
@@ -84,8 +85,8 @@ def spread(
     if logarithmic:
         room = (high / low) ** margin if high > low else 2.0
         zero = len(kept) < len(found)
-        edges = {"low": low / room, "high": high * room}
-        return Scale(**edges, start=start, end=end, logarithmic=True, zero=zero)
+        edges = max(low / room, math.ulp(0.0)), high * room
+        return Scale(low=edges[0], high=edges[1], start=start, end=end, logarithmic=True, zero=zero)
     room = (high - low) * margin or abs(high) * margin or 1.0
     return Scale(low=low - room, high=high + room, start=start, end=end)
 

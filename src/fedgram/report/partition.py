@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedgram.experiment.dealt import ClientCounts, Dealt
 from fedgram.report.chart import shortened, svg, words
-from fedgram.report.markup import Markup, number, tag
+from fedgram.report.markup import Markup, joined, number, tag
 
 MOST_CLIENTS = 200  # more are thinned out: a column needs a few pixels
 MANY = 2500  # cells that are drawn without words of their own
@@ -66,6 +67,7 @@ class _Sheet:
     across: float  # width of a client's column
     down: float  # height of a class's row
     left: float
+    most: int  # samples in the fullest cell
     top: float = 56 + BARS
 
     @classmethod
@@ -78,6 +80,7 @@ class _Sheet:
             across=min(26.0, max(3.6, 760 / len(clients))),
             down=min(20.0, max(1.5, 520 / len(classes))),
             left=20 + 6.8 * longest,
+            most=max(1, *(max(client.train) for client in clients)),
         )
 
     @property
@@ -99,10 +102,6 @@ class _Sheet:
     @property
     def dotted(self) -> bool:
         return min(self.across, self.down) >= SMALLEST_DOT
-
-    @property
-    def most(self) -> int:
-        return max((count for client in self.clients for count in client.train), default=1) or 1
 
     @property
     def _upright(self) -> bool:
@@ -185,44 +184,35 @@ class _Sheet:
 
     def cells(self) -> Markup:
         """Return shaded cells: a path for each shade, or a shape for each cell where few."""
-        cells = [
-            (client, k, c, count)
-            for k, client in enumerate(self.clients)
-            for c, count in enumerate(client.train)
-            if count
-        ]
-        drawn = []
-        for holdout, color in ((False, "s0"), (True, "s1")):
-            for level, shade in enumerate(SHADES):
-                some = [
-                    cell
-                    for cell in cells
-                    if cell[0].holdout == holdout and self._level(cell[3]) == level
-                ]
-                if some:
-                    shapes = self._shaded(some, worded=len(cells) <= MANY)
-                    drawn.append(tag("g", shapes, class_=f"{color} cells", opacity=shade))
-        return tag("g", drawn)
-
-    def _shaded(self, cells: list[tuple[ClientCounts, int, int, int]], *, worded: bool) -> Markup:
-        shape = f"h{number(self.across - 0.4)}v{number(self.down - 0.4)}"
-        shape += f"h{number(0.4 - self.across)}z"
-        if not worded:
-            whole = "".join(
-                f"M{number(self.x(k))} {number(self.y(c))}{shape}" for _, k, c, _ in cells
-            )
-            return tag("path", d=whole, class_="mark", pointer_events="none")
+        shades: dict[tuple[bool, int], list[tuple[int, int]]] = {}
+        for k, client in enumerate(self.clients):
+            for c, count in enumerate(client.train):
+                if count:
+                    shades.setdefault((client.holdout, self._level(count)), []).append((k, c))
+        worded = sum(map(len, shades.values())) <= MANY
         return tag(
             "g",
             [
                 tag(
-                    "path",
-                    tag("title", self._cell_told(client, c)),
-                    d=f"M{number(self.x(k))} {number(self.y(c))}{shape}",
-                    class_="mark",
+                    "g",
+                    self._shaded(shades[holdout, level], worded=worded),
+                    class_=f"{'s1' if holdout else 's0'} cells",
+                    opacity=SHADES[level],
                 )
-                for client, k, c, _ in cells
+                for holdout, level in sorted(shades)
             ],
+        )
+
+    def _shaded(self, cells: Sequence[tuple[int, int]], *, worded: bool) -> Markup:
+        shape = f"h{number(self.across - 0.4)}v{number(self.down - 0.4)}"
+        shape += f"h{number(0.4 - self.across)}z"
+        paths = [f"M{number(self.x(k))} {number(self.y(c))}{shape}" for k, c in cells]
+        if not worded:
+            return tag("path", d="".join(paths), class_="mark", pointer_events="none")
+        told = [tag("title", self._cell_told(self.clients[k], c)) for k, c in cells]
+        return joined(
+            tag("path", title, d=path, class_="mark")
+            for title, path in zip(told, paths, strict=True)
         )
 
     def names(self) -> Markup:
