@@ -246,26 +246,19 @@ class _Sheet:
 
     def key(self) -> Markup:
         """Say what sizes or shades mean."""
-        y, x = self.height - 22, self.left + 10
+        y, x = self.height - 22, self.left + 4
         drawn: list[Markup] = []
-        steps = self._steps()
-        for shown, count in steps:
+        for shown, count in self._steps():
+            radius = self._radius(count) if self.dotted else 7.0
             if self.dotted:
-                radius = self._radius(count)
-                shape = tag("circle", cx=x, cy=y, r=radius, class_="mark")
+                shape = tag("circle", cx=x + radius, cy=y, r=radius, class_="mark")
             else:
-                shape = tag(
-                    "rect",
-                    x=x - 7,
-                    y=y - 7,
-                    width=14,
-                    height=14,
-                    class_="mark",
-                    opacity=SHADES[self._level(count)],
-                )
-            drawn += [tag("g", shape, class_="s0"), words(x + 13, y + 4, shown, class_="small")]
-            x += 34 + 7 * len(shown)
-        drawn.append(words(x - 4, y + 4, "training samples", class_="small"))
+                shade = SHADES[self._level(count)]
+                shape = tag("rect", x=x, y=y - 7, width=14, height=14, class_="mark", opacity=shade)
+            x += 2 * radius + 6
+            drawn += [tag("g", shape, class_="s0"), words(x, y + 4, shown, class_="small")]
+            x += 14 + 7 * len(shown)
+        drawn.append(words(x, y + 4, "training samples", class_="small"))
         return tag("g", drawn, class_="faint")
 
     def _steps(self) -> list[tuple[str, int]]:
