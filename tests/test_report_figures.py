@@ -146,6 +146,16 @@ def test_marks_tell_their_numbers():
     assert "fedavg: 50.00 ± 2.00 % at 5 B (communication per client, bytes)" in told
 
 
+def test_deviations_end_where_the_axis_does():
+    picture = curves("t", {"a": [(1, 0.98, 0.3)], "b": [(2, 0.5, 0.1)]}, axis="rounds")
+    whiskers = [
+        p.get("d") for p in parsed(picture).iter(f"{SVG}path") if p.get("class") == "whisker"
+    ]
+    tops = [float(re.match(r"M\S+ ([\d.]+)V", d)[1]) for d in whiskers]
+    assert tops[0] == 56  # where the plot begins
+    assert tops[0] < tops[1]
+
+
 def test_the_chosen_round_gets_a_ring_at_its_point():
     picture = curves("t", CURVES, axis="rounds", chosen={"fedavg": 5.0, "local": 1.0})
     (ring,) = circles(picture, "ring")

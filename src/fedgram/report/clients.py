@@ -59,6 +59,7 @@ def gains(title: str, pairs: Sequence[Pair], *, low: float | None = None) -> str
         height=PANEL + 20,
         x_text=percent,
         y_text=percent,
+        x_ticks=axis.ticks(6),
     )
     ways = {
         way: [pair for pair in pairs if (pair.ours > pair.alone) - (pair.ours < pair.alone) == way]

@@ -219,17 +219,23 @@ def _told(name: str, point: Point, what: str, text: Callable[[float], str]) -> s
     return f"{name}: {100 * mean:.2f}{deviation} % at {text(x)} ({what})"
 
 
+def _ends(point: Point, frame: Frame) -> tuple[float, float]:
+    """Return the heights of a deviation either way; there is nothing beyond the axis."""
+    _, mean, sd = point
+    return frame.y(min(mean + sd, frame.y.high)), frame.y(max(mean - sd, frame.y.low))
+
+
 def _band(points: Sequence[Point], frame: Frame) -> Markup:
-    upper = [(frame.x(x), frame.y(mean + sd)) for x, mean, sd in points]
-    lower = [(frame.x(x), frame.y(mean - sd)) for x, mean, sd in reversed(points)]
+    ends = [(frame.x(point[0]), *_ends(point, frame)) for point in points]
+    upper = [(x, high) for x, high, _ in ends]
+    lower = [(x, low) for x, _, low in reversed(ends)]
     outline = "L".join(f"{number(x)} {number(y)}" for x, y in upper + lower)
     return tag("path", d=f"M{outline}z", class_="band")
 
 
 def _whisker(point: Point, frame: Frame) -> Markup:
-    x, mean, sd = point
-    upper, lower = number(frame.y(mean + sd)), number(frame.y(mean - sd))
-    where = frame.x(x)
+    upper, lower = map(number, _ends(point, frame))
+    where = frame.x(point[0])
     caps = "".join(f"M{number(where - 3)} {y}h6" for y in (upper, lower))
     return tag("path", d=f"M{number(where)} {upper}V{lower}{caps}", class_="whisker")
 

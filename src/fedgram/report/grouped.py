@@ -15,6 +15,7 @@ from fedgram.report.figures import Point
 from fedgram.report.recorded import Plain, Run
 
 SEED = "seed"
+Centre = tuple[float, float | None]  # a mean, and a standard deviation where there is one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class Row:
         """Whether the method goes on for rounds, so that one had to be chosen."""
         return any(len(run.curve) > 1 for run in self.runs)
 
-    def accuracy(self, kind: str) -> tuple[float, float] | None:
+    def accuracy(self, kind: str) -> Centre | None:
         """Return mean and standard deviation of one of the accuracies in the chosen rounds."""
         return centre(run.summary["accuracy"].get(kind) for run in self.runs)
 
@@ -44,12 +45,12 @@ class Row:
         common = set.intersection(*map(set, by_round))
         if not common:  # scored at other times: one run stands for all
             by_round, common = by_round[:1], set(by_round[0])
-        points = []
+        points: list[Point] = []
         for number in sorted(common):
             cost = centre(cost_of(rounds[number], axis) for rounds in by_round)
             accuracy = centre(rounds[number].get("accuracy") for rounds in by_round)
             if cost and accuracy:
-                points.append((cost[0], *accuracy))
+                points.append((cost[0], accuracy[0], accuracy[1] or 0.0))
         return points
 
     def chosen_at(self, axis: str) -> float | None:
@@ -201,15 +202,15 @@ def cost_of(point: Plain, axis: str) -> float | None:
     return None if found is None else float(found)
 
 
-def centre(values: Iterable[float | None]) -> tuple[float, float] | None:
-    """Return mean and standard deviation of what there is; the latter is 0 for a single value.
+def centre(values: Iterable[float | None]) -> Centre | None:
+    """Return mean and standard deviation of what there is; a single value has no deviation.
 
     Examples
     --------
     >>> centre([1.0, 3.0, None]), centre([0.5]), centre([None])
-    ((2.0, 1.4142135623730951), (0.5, 0.0), None)
+    ((2.0, 1.4142135623730951), (0.5, None), None)
     """
     known = [value for value in values if value is not None]
     if not known:
         return None
-    return mean(known), stdev(known) if len(known) > 1 else 0.0
+    return mean(known), stdev(known) if len(known) > 1 else None

@@ -145,7 +145,7 @@ def _lead(setting: Setting) -> str:
     if not scored:
         return "No client has test samples: there is no accuracy to report."
     best, (mean, deviation) = max(scored, key=lambda one: one[1][0])
-    spread = f" ± {100 * deviation:.1f}" if deviation else ""
+    spread = "" if deviation is None else f" ± {100 * deviation:.1f}"
     said = f"{best.label} reaches {100 * mean:.1f}{spread} % at the mean client"
     alone = next((found for row, found in scored if row.alone), None)
     pairs = setting.pairs(best)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgram.report.axes import metric, seconds, size
-from fedgram.report.grouped import Row, Setting, centre, data_seed, seeds
+from fedgram.report.grouped import Centre, Row, Setting, centre, data_seed, seeds
 from fedgram.report.markup import Markup, joined, tag
 from fedgram.report.recorded import Run
 
@@ -97,7 +97,7 @@ def _labels(rows: Sequence[Row]) -> list[Cell]:
     return [Cell(content=row.label) for row in rows]
 
 
-def _marked(found: Sequence[tuple[float, float] | None]) -> list[Cell]:
+def _marked(found: Sequence[Centre | None]) -> list[Cell]:
     """Return accuracies, the best and the second best marked as far as they are told apart."""
     shown = [None if one is None else round(100 * one[0], 1) for one in found]
     ranks = sorted({value for value in shown if value is not None}, reverse=True)
@@ -109,12 +109,12 @@ def _marked(found: Sequence[tuple[float, float] | None]) -> list[Cell]:
     ]
 
 
-def accuracy(found: tuple[float, float] | None, *, class_: str | None = None) -> Cell:
+def accuracy(found: Centre | None, *, class_: str | None = None) -> Cell:
     """Return an accuracy with its deviation, where there is one."""
     if found is None:
         return Cell(content=NOTHING)
     mean, deviation = found
-    spread = tag("small", f" ± {100 * deviation:.1f}") if deviation else ""
+    spread = "" if deviation is None else tag("small", f" ± {100 * deviation:.1f}")
     value = tag("span", f"{100 * mean:.1f}", class_=class_)
     return Cell(content=joined(value, spread), value=mean)
 
@@ -157,7 +157,7 @@ def _costs(rows: Sequence[Row]) -> Iterable[tuple[tuple[str, str], list[Cell]]]:
     yield ("time", "of fitting and personalizing, without scoring"), _amounts(times, seconds)
 
 
-def _amounts(found: Sequence[tuple[float, float] | None], text: Any) -> list[Cell]:
+def _amounts(found: Sequence[Centre | None], text: Any) -> list[Cell]:
     return [
         Cell(content=NOTHING) if one is None else Cell(content=text(one[0]), value=one[0])
         for one in found
@@ -200,7 +200,7 @@ def _clients_of(setting: Setting, seed: Any, *, several: bool) -> Iterable[list[
             Cell(content=name),
             *([Cell(content=str(seed), value=float(seed))] if several else []),
             *(_whole(number) for number in (*numbers, tested[client])),
-            *_marked([None if one is None else (one[0], 0.0) for one in accuracies]),
+            *_marked([None if one is None else (one[0], None) for one in accuracies]),
         ]
 
 
