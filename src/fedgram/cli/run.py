@@ -29,7 +29,7 @@ from fedgram.experiment.sites import sites
 @click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder to record the runs in.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder to record runs in.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def run(
     config: Path | None,
