@@ -19,7 +19,6 @@ from fedgram.experiment import config as configuration
 from fedgram.experiment.compare import runs as recorded
 from fedgram.experiment.metrics import who_gains
 from fedgram.experiment.record import Record
-from fedgram.experiment.runner import run as run_method
 from fedgram.experiment.sites import sites
 
 
@@ -51,22 +50,8 @@ def run(
     results, by_client = [], []
     with progress(shown=not as_json) as follow:
         for name in settings.methods:
-            method = settings.make(name)
-            record = Record(
-                out / Path(name).stem if out else None,
-                {"method": name, "parameters": asdict(method), "config": settings.plain()},  # type: ignore[call-overload]
-            )
-            result = run_method(
-                method,
-                everybody,
-                name=name,
-                seed=settings.engine.seed,
-                workers=settings.engine.workers,
-                private=settings.engine.private,
-                metrics=settings.metrics,
-                record=record,
-                on_reply=follow(name),
-            )
+            record = Record(out / Path(name).stem if out else None, settings.about(name))
+            result = settings.run(name, everybody, record=record, on_reply=follow(name))
             results.append(result.plain())
             by_client.append((name, result.scores.by_client()))
     for plain, gain in zip(results, who_gains(by_client), strict=True):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fedgram.data.plan import Plan
 from fedgram.errors import ConfigError
-from fedgram.experiment.runner import Metrics
+from fedgram.experiment.record import Record
+from fedgram.experiment.runner import Metrics, Result, run
+from fedgram.experiment.sites import Sites
 from fedgram.features.grid import Grid
 from fedgram.method import Method, find, make
 from fedgram.settings import build, propose
 
 VERSION = 1
+OnReply = Callable[[str, int, int], None]
 DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl")
 
 
@@ -71,6 +74,27 @@ class Config:
         """Return the method of this name with its settings."""
         return make(name, self.method.get(name, {}))
 
+    def about(self, name: str) -> dict[str, Any]:
+        """Return what the record of a run of this method says of it."""
+        parameters = asdict(self.make(name))  # type: ignore[call-overload]
+        return {"method": name, "parameters": parameters, "config": self.plain()}
+
+    def run(
+        self, name: str, everybody: Sites, *, record: Record, on_reply: OnReply | None = None
+    ) -> Result:
+        """Run the method of this name on a federation with these settings."""
+        return run(
+            self.make(name),
+            everybody,
+            name=name,
+            seed=self.engine.seed,
+            workers=self.engine.workers,
+            private=self.engine.private,
+            metrics=self.metrics,
+            record=record,
+            on_reply=on_reply,
+        )
+
     def plain(self) -> dict[str, Any]:
         """Return the settings as they would stand in a TOML file."""
         return {
@@ -118,15 +142,16 @@ def read(settings: Mapping[str, Any]) -> Config:
 
 def load(path: Path | None, overrides: Iterable[str] = (), methods: Iterable[str] = ()) -> Config:
     """Return the configuration of a TOML file, changed by ``key=value`` texts."""
-    settings = _toml(path) if path else {}
+    settings = read_toml(path) if path else {}
     for text in overrides:
-        _override(settings, text)
+        override(settings, text)
     if chosen := list(methods):
         settings["methods"] = chosen
     return read(settings)
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -135,7 +160,8 @@ def _toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML ({error}); the README has an example") from error
 
 
-def _override(settings: dict[str, Any], text: str) -> None:
+def override(settings: dict[str, Any], text: str) -> None:
+    """Change nested settings by one ``key=value`` text."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r}: write key=value, such as data.clients=50")
