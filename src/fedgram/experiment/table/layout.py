@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -103,8 +102,11 @@ def notes(summary: Summary, *, best: str, second: str) -> list[str]:
 def _shortcomings(summary: Summary) -> Iterator[str]:
     missing, failed = summary.missing, summary.failed
     if missing:
-        by_method = Counter(run.method for run in missing)
-        which = ", ".join(f"{method} {count}" for method, count in by_method.items())
+        rows: dict[str, set[str]] = {}
+        for number in summary.numbers:
+            lacking = {run.digest for run in number.cell.runs.values()} - set(summary.outcomes)
+            rows.setdefault(number.cell.place.method, set()).update(lacking)
+        which = ", ".join(f"{row} {len(lacking)}" for row, lacking in rows.items() if lacking)
         yield (
             f"incomplete: {len(missing)} of {len(summary.runs)} runs are missing ({which}); the "
             "same command goes on"
