@@ -238,30 +238,31 @@ def test_data_that_change_under_way_are_refused(tmp_path, clusters):
 
 def test_long_runs_are_timed_before_the_table_begins(tmp_path):
     mine = method(tmp_path)
-    states = made(table(mine, every={"rounds": 25}), tmp_path / "t")
+    states = made(table(mine, "local", every={"rounds": 25}), tmp_path / "t")
     said = [state.said for state in states if state.said]
-    assert said[0] == f"timing 2 rounds of {mine}"
-    begun = next(i for i, state in enumerate(states) if "trial" not in "".join(state.running) and i)
+    assert said[0] == "timing mine, local: a run each, of 2 rounds at most"
+    begun = next(i for i, s in enumerate(states) if i and "timing" not in "".join(s.running))
     assert states[begun].left is not None
     assert states[begun].done == 0
-    assert states[-1].done == 2
-    rounds = [
-        n for state in states for n in re.findall(r"round (\d+) of 25", "".join(state.running))
-    ]
+    assert states[-1].done == 4
+    rounds = [n for s in states for n in re.findall(r"round (\d+) of 25", "".join(s.running))]
     assert set(rounds) == {str(n) for n in range(1, 26)}
-    assert made(table(mine, every={"rounds": 25}, seeds=3), tmp_path / "t")[0].said is None
+    assert len(list((tmp_path / "t" / "runs").iterdir())) == 4
+    more = made(table(mine, "local", every={"rounds": 25}, seeds=3), tmp_path / "t")
+    assert not any("timing" in (state.said or "") for state in more)
 
 
-def test_an_estimate_says_what_it_stands_on_and_runs_nothing(tmp_path):
+def test_an_estimate_says_what_it_stands_on_and_records_nothing(tmp_path):
     mine = method(tmp_path)
     toml = tmp_path / "t.toml"
     toml.write_text(f'[table]\nmethods = ["{mine}"]\n[every]\nrounds = 100\n', encoding="utf-8")
     done = cli("table", toml, "-o", tmp_path / "t", "--estimate")
     assert done.exit_code == 0
-    assert re.search(r"3 of 3 runs to go: about .* judged by 2 rounds of 1 methods", done.stderr)
+    assert re.search(r"3 of 3 runs to go: about .* judged by short runs of 1 method", done.stderr)
     assert not (tmp_path / "t" / "runs").exists()
-    done = cli("table", toml, "-o", tmp_path / "t", "--estimate", "-s", "every.rounds=1")
-    assert "3 runs to go; nothing is measured yet" in done.stderr
+    cli("table", toml, "-o", tmp_path / "t", "-s", "table.seeds=1")
+    done = cli("table", toml, "-o", tmp_path / "t", "--estimate")
+    assert re.search(r"2 of 3 runs to go: about .* judged by 1 finished run\n", done.stderr)
 
 
 # Kills

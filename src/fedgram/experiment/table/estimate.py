@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from fedgram import memory
-from fedgram.experiment.table.runs import Run
+from fedgram.experiment.table.runs import Run, Source
 
 LONG = 20  # rounds from which a run is tried with a few before the table begins
 TRIAL = 2  # that few
@@ -47,7 +47,13 @@ class Estimate:
 
         A method of which nothing is measured is taken to be like the mean of the others.
         """
-        guesses = [self.of(run) for run in unfinished]
+        by_kind: dict[tuple[str, str, Source], float | None] = {}  # seeds and partitions are alike
+        guesses = []
+        for run in unfinished:
+            kind = (run.method, repr(run.made), run.source)
+            if kind not in by_kind:
+                by_kind[kind] = self.of(run)
+            guesses.append(by_kind[kind])
         known = [guess for guess in guesses if guess is not None]
         if not known:
             return None if guesses else 0.0
@@ -56,14 +62,19 @@ class Estimate:
 
     def unknown(self, unfinished: Iterable[Run]) -> list[Run]:
         """Return a run of every method of which nothing is measured."""
-        first = {run.method: run for run in reversed(list(unfinished)) if self.of(run) is None}
-        return list(reversed(first.values()))
+        known = {run.method for run in self.runs if run.digest in self.measured}
+        first: dict[str, Run] = {}
+        for run in unfinished:
+            if run.method not in known:
+                first.setdefault(run.method, run)
+        return list(first.values())
 
 
 def trial(run: Run) -> dict[str, Any]:
-    """Return the configuration of a short try of a run."""
+    """Return the configuration of a short try of a run; one that is short stays as it is."""
     plain = run.settings.plain()
-    plain["method"] = {run.method: {**plain["method"].get(run.method, {}), "rounds": TRIAL}}
+    if run.rounds >= LONG:
+        plain["method"] = {run.method: {**plain["method"].get(run.method, {}), "rounds": TRIAL}}
     return plain
 
 

@@ -21,7 +21,8 @@ from fedgram.experiment.table.estimate import (
 )
 from fedgram.experiment.table.folder import Folder
 from fedgram.experiment.table.pool import Answer, Pool, cores
-from fedgram.experiment.table.runs import Run, Source, cells, needed
+from fedgram.experiment.table.published import Published
+from fedgram.experiment.table.runs import Cell, Run, Source, cells, needed
 from fedgram.experiment.table.settings import Table
 from fedgram.experiment.table.summary import Summary, summarize
 
@@ -74,45 +75,51 @@ def make(
     ...     [(state.done, state.total) for state in make(table, Path(folder))][-1]
     (1, 1)
     """
-    maker = _Maker(table)
+    papers = [published.load(name) for name in table.published]
+    names = {choice.settings["data"]["source"] for choice in table.datasets}
+    sources = {name: Source.of(load_data(name)) for name in sorted(names)}
+    every = cells(table, sources)
     with Folder(path) as folder:
-        yield from maker.make(folder, jobs or cores(), only_estimate)
+        maker = _Maker(table, every, papers, folder, jobs or cores())
+        yield from maker.make(only_estimate=only_estimate)
 
 
 class _Maker:
-    def __init__(self, table: Table) -> None:
-        self._table = table
-        self._papers = [published.load(name) for name in table.published]
-        names = {choice.settings["data"]["source"] for choice in table.datasets}
-        sources = {name: Source.of(load_data(name)) for name in sorted(names)}
-        self._cells = cells(table, sources)
-        self._runs = needed(self._cells)
-        self._failed: dict[str, str] = {}
-        self._code = 0
-        self._left: tuple[float, float] | None = None  # seconds, and when that was so
-        self._told = False
-        self._tried = 0
-
-    def make(self, folder: Folder, jobs: int, only_estimate: bool) -> Iterator[State]:
-        self._folder = folder
+    def __init__(
+        self,
+        table: Table,
+        every: Sequence[Cell],
+        papers: Sequence[Published],
+        folder: Folder,
+        jobs: int,
+    ) -> None:
+        self._table, self._cells, self._papers, self._folder = table, every, papers, folder
+        self._runs = needed(every)
         self._outcomes = folder.outcomes(self._runs)
         self._times = folder.times()
+        self._failed: dict[str, str] = {}
+        self._code = 0
         self._processes = side_by_side(self._unfinished(), jobs)
+        self._left: tuple[float, float] | None = None  # seconds, and when that was so
+        self._tried = 0
+        self._told = False
         self._summary = self._written()
-        with Pool(self._processes, keep_open=folder.keep_open) as pool:
-            yield from self._try_out(pool)
+
+    def make(self, *, only_estimate: bool) -> Iterator[State]:
+        with Pool(self._processes, keep_open=self._folder.keep_open) as pool:
+            yield from self._try_out(pool, always=only_estimate)
             self._estimate()
             yield self._state(said=self._words(always=only_estimate))
             if not only_estimate:
                 yield from self._run(pool)
 
-    def _try_out(self, pool: Pool) -> Iterator[State]:
-        """Time a few rounds of the methods that will run many, before anything else."""
-        estimate = Estimate(runs=self._runs, measured=self._times)
-        tried = [run for run in estimate.unknown(self._unfinished()) if run.rounds >= LONG]
-        if not tried:
+    def _try_out(self, pool: Pool, *, always: bool) -> Iterator[State]:
+        """Time what nothing is known of before the table begins, if some of it runs long."""
+        tried = Estimate(runs=self._runs, measured=self._times).unknown(self._unfinished())
+        if not tried or not (always or any(run.rounds >= LONG for run in tried)):
             return
-        yield self._state(said=f"timing {TRIAL} rounds of {', '.join(r.method for r in tried)}")
+        what = ", ".join(Path(run.method).stem for run in tried)
+        yield self._state(said=f"timing {what}: a run each, of {TRIAL} rounds at most")
         rounds: list[list[float]] = [[] for _ in tried]
         for answer in pool.map([self._job(run, trial(run), None) for run in tried]):
             run = tried[answer.job]
@@ -121,7 +128,7 @@ class _Maker:
             elif answer.done:  # one that fails will fail again, and be told of then
                 self._times[run.digest] = extrapolated(run, rounds[answer.job], answer.seconds)
                 self._tried += 1
-            yield self._state(running=(f"{run.method}: trial",))
+            yield self._state(running=(f"{Path(run.method).stem}: timing",))
 
     def _run(self, pool: Pool) -> Iterator[State]:
         todo = self._unfinished()
@@ -177,19 +184,18 @@ class _Maker:
 
     def _words(self, *, always: bool = False) -> str | None:
         """Return how long the table will take and why, once, as soon as it can be told."""
+        if self._told or self._left is None:
+            return None
         todo = self._unfinished()
         unknown = Estimate(runs=self._runs, measured=self._times).unknown(todo)
-        if always and (unknown or self._left is None):
-            names = ", ".join(run.method for run in unknown)
-            return f"{len(todo)} runs to go; nothing is measured yet of {names or 'them'}"
-        if self._told or unknown or self._left is None:
+        if unknown and not self._tried:
             return None
         self._told = True
         seconds, _ = self._left
         if seconds < _SHORT and not always:
             return None
-        ground = [f"{len(self._outcomes)} finished runs"] if self._outcomes else []
-        ground += [f"{TRIAL} rounds of {self._tried} methods"] if self._tried else []
+        ground = [_counted(len(self._outcomes), "finished run")] if self._outcomes else []
+        ground += [f"short runs of {_counted(self._tried, 'method')}"] if self._tried else []
         return (
             f"{len(todo)} of {len(self._runs)} runs to go: about {spoken(seconds)} with "
             f"{self._processes} at a time, judged by {' and '.join(ground)}"
@@ -209,3 +215,7 @@ class _Maker:
             said=said,
             code=self._code,
         )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
