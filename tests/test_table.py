@@ -223,6 +223,18 @@ def test_published_gains_are_those_the_paper_prints():
     assert gains == [7.83, 9.09, 4.75, 6.45, 6.12, 3.22, 15.09, 3.99, 1.10, 15.45, 2.74, 1.59]
 
 
+def test_tables_in_the_documentation_are_read(tmp_path):
+    text = (Path(__file__).parents[1] / "docs" / "tables-of-results.md").read_text(encoding="utf-8")
+    mine, paper = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    found = read(tomllib.loads(mine))
+    assert len(cells(found, SOURCES)) == 2 * 4 * 2 * 4
+    ridges = {run.slug: run.made.ridge for run in runs_of(found)}
+    assert set(ridges.values()) == {1.0, 30.0}
+    (tmp_path / "paper.toml").write_text(paper, encoding="utf-8")
+    assert len(published.load(str(tmp_path / "paper.toml")).numbers) == 1
+    assert all(f"| `{name}` |" in text for name in presets())
+
+
 # Runs and their names
 
 

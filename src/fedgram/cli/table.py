@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
 
 from fedgram.cli.group import main
 from fedgram.errors import ConfigError
@@ -77,18 +78,18 @@ def _progress() -> Iterator[Callable[[State], None]]:
     """Draw on standard error: a bar on a terminal, and news in any case."""
     console = Console(stderr=True)
     with Progress(
-        BarColumn(),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("runs {task.fields[left]}"),
-        TextColumn("{task.description}", table_column=None),
+        TextColumn("runs{task.fields[left]}"),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
         console=console,
         transient=True,
         disable=not console.is_terminal,
     ) as bar:
-        task = bar.add_task("", left="")
+        task = bar.add_task("", total=None, left="")
 
         def show(state: State) -> None:
-            left = "" if state.left is None else f"{spoken(state.left)} left"
+            left = "" if state.left is None else f", {spoken(state.left)} left"
             now = state.running[0] if state.running else ""
             bar.update(task, completed=state.done, total=state.total, left=left, description=now)
             if state.said:

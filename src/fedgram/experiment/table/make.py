@@ -118,7 +118,7 @@ class _Maker:
         tried = Estimate(runs=self._runs, measured=self._times).unknown(self._unfinished())
         if not tried or not (always or any(run.rounds >= LONG for run in tried)):
             return
-        what = ", ".join(Path(run.method).stem for run in tried)
+        what = ", ".join(run.label for run in tried)
         yield self._state(said=f"timing {what}: a run each, of {TRIAL} rounds at most")
         rounds: list[list[float]] = [[] for _ in tried]
         for answer in pool.map([self._job(run, trial(run), None) for run in tried]):
@@ -128,7 +128,7 @@ class _Maker:
             elif answer.done:  # one that fails will fail again, and be told of then
                 self._times[run.digest] = extrapolated(run, rounds[answer.job], answer.seconds)
                 self._tried += 1
-            yield self._state(running=(f"{Path(run.method).stem}: timing",))
+            yield self._state(running=(f"{run.label}: timing",))
 
     def _run(self, pool: Pool) -> Iterator[State]:
         todo = self._unfinished()
@@ -136,7 +136,7 @@ class _Maker:
         running: dict[int, str] = {}
         for answer in pool.map(jobs):
             run = todo[answer.job]
-            running[answer.job] = f"{run.slug}: round {answer.round} of {run.rounds}"
+            running[answer.job] = f"{run.label}: round {answer.round} of {run.rounds}"
             said = None
             if answer.last:
                 del running[answer.job]

@@ -87,6 +87,11 @@ class Run:
     def method(self) -> str:
         return self.settings.methods[0]
 
+    @property
+    def label(self) -> str:
+        """What its method is called in messages."""
+        return Path(self.method).stem
+
     @cached_property
     def made(self) -> Method:
         """The method with its parameters."""
