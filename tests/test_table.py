@@ -512,6 +512,34 @@ def test_published_numbers_stand_below_ours_where_they_belong():
     assert not elsewhere.cited
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sorce": "x"}, "did you mean 'source'?"),
+        ({"source": 3}, "source = 3"),
+        ({"measure": "acc"}, "'acc' is not known"),
+        ({"rows": [{"method": "afl", "values": [1, 2]}]}, "a number for each column"),
+        ({"rows": [{"method": "afl", "values": ["x"]}]}, "a number for each column"),
+        ({"rows": [{"metod": "afl", "values": [1]}]}, "did you mean 'method'?"),
+        ({"remarks": [1]}, "a text of one line"),
+    ],
+)
+def test_wrong_files_of_published_numbers_are_refused(tmp_path, change, message):
+    content = {"source": "s", "backbone": "b", "rows": [{"method": "afl", "values": [1]}]} | change
+    file = tmp_path / "paper.toml"
+    file.write_text("\n".join(f"{k} = {toml(v)}" for k, v in content.items()), encoding="utf-8")
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        published.load(str(file))
+
+
+def toml(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value)
+
+
 def test_lambda_numbers_stand_beside_their_value():
     settings = tomllib.loads(preset("lambda-ablation"))
     settings["table"]["datasets"] = [{"name": "ImageNet-R", "source": "digits"}]

@@ -12,7 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 
 from fedgram.cli.group import main
-from fedgram.errors import ConfigError
 from fedgram.experiment.table.estimate import spoken
 from fedgram.experiment.table.make import State, make
 from fedgram.experiment.table.settings import load, preset, presets

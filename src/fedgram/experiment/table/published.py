@@ -12,6 +12,7 @@ from typing import Any
 from fedgram.errors import ConfigError
 from fedgram.experiment import config
 from fedgram.experiment.table.axes import as_list, as_table, as_text, known
+from fedgram.experiment.table.measures import measure
 from fedgram.experiment.table.runs import Cell
 from fedgram.settings import propose
 
@@ -73,27 +74,26 @@ def _read(content: Mapping[str, Any], where: str) -> Published:
     for row in as_list(content.get("rows", []), where, empty=True):
         conditions = dict(as_table(row, where))
         values = as_list(conditions.pop("values", []), where, empty=True)
-        if len(values) != len(columns):
-            raise ConfigError(
-                f"{where}: {conditions}: {len(values)} values, {len(columns)} columns"
-            )
+        if len(values) != len(columns) or not all(isinstance(v, int | float) for v in values):
+            raise ConfigError(f"{where}: {conditions}: a number for each column is wanted")
         for column, value in zip(columns, values, strict=True):
             known({**column, **conditions}, _CONDITIONS, f"{where}: ")
             numbers.append(({**column, **conditions}, float(value)))
+    remarks = as_list(content.get("remarks", []), where, empty=True)
     return Published(
         source=as_text(content.get("source"), f"{where}: source"),
         backbone=as_text(content.get("backbone"), f"{where}: backbone"),
-        measure=content.get("measure", "client_mean"),
+        measure=measure(content.get("measure", "client_mean")).name,
         parameter=content.get("parameter"),
         numbers=tuple(numbers),
-        remarks=tuple(as_list(content.get("remarks", []), where, empty=True)),
+        remarks=tuple(as_text(remark, f"{where}: remarks") for remark in remarks),
     )
 
 
 def _fits(cell: Cell, key: str, wanted: Any) -> bool:
     plan = cell.plan
     if key == "dataset":  # cifar100_vit.npz is CIFAR-100
-        return _letters(cell.place.dataset).startswith(_letters(wanted))
+        return _letters(cell.place.dataset).startswith(_letters(str(wanted)))
     if key == "dirichlet":
         return plan.partition == "dirichlet" and bool(plan.dirichlet == wanted)
     found = {"clients": plan.clients, "method": cell.place.method, "value": cell.place.value}
