@@ -59,12 +59,9 @@ def table(
         return
     settings = load(name, overrides, sources=sources, methods=methods)
     folder = out or Path("tables") / Path(name).stem
-    state = None
     with _progress() as show:
         for state in make(settings, folder, jobs=jobs, only_estimate=estimate):
             show(state)
-    if state is None:
-        raise ConfigError(f"{name}: there is nothing to run")
     if not estimate:
         file = "table.json" if as_json else "table.txt"
         click.echo((folder / file).read_text(encoding="utf-8"), nl=False)
