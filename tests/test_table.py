@@ -361,6 +361,7 @@ def outcome(
             "accuracy": dict.fromkeys(ACCURACIES, share),
             "auroc": None,
             "seconds": seconds,
+            "flops": 5e9,
             "bytes": {"up": sizes[0], "down": sizes[1]},
             "shared_digest": "s",
             "model_digest": "m",
@@ -611,10 +612,18 @@ def test_every_measure_is_read_from_a_summary(name):
     assert measure(name).of(outcome(0.5).chosen) == {
         "auroc": None,
         "seconds": 1.0,
+        "flops": 5e9,
         "bytes": 3000.0,
         "bytes_up": 1000.0,
         "bytes_down": 2000.0,
     }.get(name, 50.0)
+
+
+def test_large_numbers_are_written_with_a_unit():
+    sizes = [measure("bytes").shown(10.0**n) for n in range(0, 14, 3)]
+    assert sizes == ["1 B", "1.00 kB", "1.00 MB", "1.00 GB", "1.00 TB"]
+    assert measure("flops").shown(2.5e12, 1e11) == "2.50 ± 0.10 T"
+    assert [measure("seconds").shown(s, 1.0) for s in (0.123, 250.4)] == ["0.12 ± 1.00", "250 ± 1"]
 
 
 def test_wide_tables_are_cut_to_80_columns():

@@ -14,7 +14,9 @@ from fedgram.experiment import config
 from fedgram.method import find, names, parameters
 from fedgram.settings import propose
 
-RUN_TABLES = ("data", "grid", "engine", "metrics")
+RUN_TABLES = tuple(
+    field.name for field in fields(config.Config) if field.name not in ("methods", "method")
+)
 _STRENGTHS = {"dirichlet": "dirichlet", "quantity": "dirichlet", "shards": "shards"}
 
 

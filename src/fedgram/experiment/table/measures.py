@@ -19,6 +19,7 @@ ACCURACIES = {
 }
 COSTS = {
     "seconds": "seconds of fitting and personalizing",
+    "flops": "operations of fitting and personalizing",
     "bytes": "bytes per client, up and down",
     "bytes_up": "bytes per client, up",
     "bytes_down": "bytes per client, down",
@@ -64,8 +65,9 @@ class Measure:
 
     def of(self, summary: Mapping[str, Any]) -> float | None:
         """Return the number from the summary of a scored round."""
-        if self.base == "seconds":
-            return float(summary["seconds"])
+        if self.base in ("seconds", "flops"):
+            cost = summary.get(self.base)
+            return None if cost is None else float(cost)
         if self.base in COSTS:
             ways = {"bytes": ("up", "down"), "bytes_up": ("up",), "bytes_down": ("down",)}
             return float(sum(summary["bytes"][way] for way in ways[self.base]))
@@ -83,10 +85,11 @@ class Measure:
             return 1, 2, ""
         if self.base == "seconds":
             return 1, 2 if mean < 100 else 0, ""
-        for unit, size in (("B", 1), ("kB", 1e3), ("MB", 1e6)):
+        unit = "" if self.base == "flops" else "B"
+        for letter, size in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9)):
             if mean < 999.5 * size:
-                return size, 0 if unit == "B" else 2, f" {unit}"
-        return 1e9, 2, " GB"
+                return size, 2 if letter else 0, f" {letter}{unit}".rstrip()
+        return 1e12, 2, f" T{unit}"
 
 
 def measure(name: str) -> Measure:

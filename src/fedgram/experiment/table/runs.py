@@ -106,12 +106,10 @@ class Run:
     def digest(self) -> str:
         """Digest of everything that determines the result."""
         plain = self.settings.plain()
+        plain["data"]["source"] = self.source.digest
+        del plain["engine"]["workers"]  # which changes nothing
         told = {
-            "data": self.source.digest,
-            "plan": {key: value for key, value in plain["data"].items() if key != "source"},
-            "grid": plain["grid"],
-            "engine": {key: plain["engine"][key] for key in ("seed", "private")},
-            "metrics": plain["metrics"],
+            **{name: plain[name] for name in RUN_TABLES},
             "method": _identity(self.method),
             "parameters": asdict(self.made),  # type: ignore[call-overload]
         }
