@@ -9,7 +9,7 @@ from typing import Any
 
 from fedgram.experiment.table.layout import worded
 from fedgram.experiment.table.measures import ACCURACIES
-from fedgram.experiment.table.runs import Cell
+from fedgram.experiment.table.runs import Cell, slug
 from fedgram.experiment.table.summary import Number, Summary
 
 Point = tuple[float, float, float]
@@ -21,6 +21,8 @@ class Curves:
 
     Parameters
     ----------
+    name
+        Part of a file's name.
     title
         What the picture is of.
     axis
@@ -32,6 +34,7 @@ class Curves:
         Where on the axis the chosen round lies, mean over seeds.
     """
 
+    name: str
     title: str
     axis: str
     lines: Mapping[str, tuple[Point, ...]]
@@ -40,7 +43,8 @@ class Curves:
     def plain(self) -> dict[str, Any]:
         """Return the curves for JSON."""
         lines = {name: [list(point) for point in points] for name, points in self.lines.items()}
-        return {"title": self.title, "axis": self.axis, "lines": lines, "chosen": dict(self.chosen)}
+        about = {"name": self.name, "title": self.title, "axis": self.axis}
+        return {**about, "lines": lines, "chosen": dict(self.chosen)}
 
 
 def sensitivities(summary: Summary) -> list[Curves]:
@@ -58,8 +62,10 @@ def sensitivities(summary: Summary) -> list[Curves]:
                     lines.setdefault(_label(summary, number), []).append(point)
             if lines:
                 points = {name: tuple(sorted(line)) for name, line in lines.items()}
-                title = f"{summary.table.title}: {dataset}"
-                found.append(Curves(title=title, axis=sweep.name, lines=points, chosen={}))
+                name, title = slug(f"{sweep.parameter} {dataset}"), f"{sweep.name}, {dataset}"
+                found.append(
+                    Curves(name=name, title=title, axis=sweep.name, lines=points, chosen={})
+                )
     return found
 
 
@@ -79,8 +85,8 @@ def costs(summary: Summary) -> list[Curves]:
             chosen = {cell.place.method: _chosen(summary, cell, axis) for cell in cells}
             rings = {name: at for name, at in chosen.items() if name in drawn and at is not None}
             if drawn:
-                title = ", ".join(where)
-                found.append(Curves(title=title, axis=axis, lines=drawn, chosen=rings))
+                name, title = slug(" ".join([axis, *where])), ", ".join(where)
+                found.append(Curves(name=name, title=title, axis=axis, lines=drawn, chosen=rings))
     return found
 
 
