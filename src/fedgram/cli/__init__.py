@@ -1,6 +1,6 @@
 """The command line."""
 
-from fedgram.cli import check, features, ledger, models, report, run, tables
+from fedgram.cli import check, features, ledger, models, report, run, table, tables
 from fedgram.cli.group import main
 
-__all__ = ["check", "features", "ledger", "main", "models", "report", "run", "tables"]
+__all__ = ["check", "features", "ledger", "main", "models", "report", "run", "table", "tables"]

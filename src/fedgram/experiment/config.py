@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fedgram.data.plan import Plan
 from fedgram.errors import ConfigError
-from fedgram.experiment.runner import Scoring
+from fedgram.experiment.record import Record
+from fedgram.experiment.runner import Result, Scoring, run
 from fedgram.experiment.scoring import Metrics
+from fedgram.experiment.sites import Sites
 from fedgram.features.grid import Grid
 from fedgram.method import Method, find, make, names, parameters
 from fedgram.settings import build, propose
 
 VERSION = 1
+OnReply = Callable[[str, int, int], None]
 DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl")
 
 
@@ -79,6 +82,36 @@ class Config:
         common = {key: value for key, value in self.every.items() if key in has}
         return make(name, {**common, **self.method.get(name, {})})
 
+    def about(self, name: str) -> dict[str, Any]:
+        """Return what the record of a run of this method says of it."""
+        parameters = asdict(self.make(name))  # type: ignore[call-overload]
+        return {"method": name, "parameters": parameters, "config": self.plain()}
+
+    def run(
+        self,
+        name: str,
+        everybody: Sites,
+        *,
+        record: Record,
+        on_reply: OnReply | None = None,
+        on_round: Callable[[int], None] | None = None,
+    ) -> Result:
+        """Run the method of this name on a federation with these settings."""
+        return run(
+            self.make(name),
+            everybody,
+            name=name,
+            seed=self.engine.seed,
+            workers=self.engine.workers,
+            private=self.engine.private,
+            dropout=self.engine.dropout,
+            metrics=self.metrics,
+            scoring=self.scoring,
+            record=record,
+            on_reply=on_reply,
+            on_round=on_round,
+        )
+
     def plain(self) -> dict[str, Any]:
         """Return the settings as they would stand in a TOML file."""
         return {
@@ -138,15 +171,16 @@ def read(settings: Mapping[str, Any]) -> Config:
 
 def load(path: Path | None, overrides: Iterable[str] = (), methods: Iterable[str] = ()) -> Config:
     """Return the configuration of a TOML file, changed by ``key=value`` texts."""
-    settings = _toml(path) if path else {}
+    settings = read_toml(path) if path else {}
     for text in overrides:
-        _override(settings, text)
+        override(settings, text)
     if chosen := list(methods):
         settings["methods"] = chosen
     return read(settings)
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -155,7 +189,8 @@ def _toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML ({error}); the README has an example") from error
 
 
-def _override(settings: dict[str, Any], text: str) -> None:
+def override(settings: dict[str, Any], text: str) -> None:
+    """Change nested settings by one ``key=value`` text."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r}: write key=value, such as data.clients=50")

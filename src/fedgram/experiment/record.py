@@ -41,12 +41,19 @@ class Record:
         Must not hold a run already.
     settings
         Method, parameters and configuration, for ``run.json``.
+    keep_models
+        Write what is shared and every client's model: by far the most bytes of a run.
     """
 
     def __init__(
-        self, folder: Path | None = None, settings: Mapping[str, Any] | None = None
+        self,
+        folder: Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        keep_models: bool = True,
     ) -> None:
         self._folder = folder
+        self._keep_models = keep_models
         if folder is None:
             return
         try:
@@ -77,7 +84,7 @@ class Record:
 
     def models(self, shared: Published, models: Mapping[str, Any]) -> None:
         """Record what is shared and every client's own model."""
-        if self._folder is None:
+        if self._folder is None or not self._keep_models:
             return
         if shared.shared is not None:
             codec.save(self._folder / "shared.safetensors", shared)
