@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +20,7 @@ from fedgram.errors import ConfigError, DataError
 from fedgram.experiment.sites import gridded
 from fedgram.features import extract
 from fedgram.features.backbones import find
-from fedgram.features.backbones.onnx import Preprocessing
 from fedgram.features.extract import Extraction
-from fedgram.settings import build
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -264,12 +261,6 @@ def test_a_model_that_takes_something_else_is_refused_in_one_line(photos, tmp_pa
     message = r"'onnx:m.onnx' cannot be run on float32 of shape \(3, 5, 5\) .*beside it$"
     with pytest.raises(DataError, match=message):
         backbone(images)
-
-
-def test_the_preprocessing_in_the_documentation_is_the_default():
-    page = (Path(__file__).parents[1] / "docs" / "features.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
-    assert build(Preprocessing, json.loads(example), "example") == Preprocessing()
 
 
 def test_weights_and_preprocessing_are_part_of_a_models_digest(tmp_path):

@@ -15,7 +15,9 @@ from fedgram.method import find, names, parameters
 from fedgram.settings import propose
 
 RUN_TABLES = tuple(
-    field.name for field in fields(config.Config) if field.name not in ("methods", "method")
+    field.name
+    for field in fields(config.Config)
+    if field.name not in ("methods", "method", "every")
 )
 _STRENGTHS = {"dirichlet": "dirichlet", "quantity": "dirichlet", "shards": "shards"}
 
