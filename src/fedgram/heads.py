@@ -27,6 +27,18 @@ class Predictor(Protocol):
         """Return one row of scores per sample; the largest wins."""
 
 
+class Classifier(Predictor, Protocol):
+    """A predictor that knows its features and its classes."""
+
+    @property
+    def space(self) -> Space:
+        """The space of the features, after the lift."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the scores."""
+
+
 def predict(predictor: Predictor, features: Features) -> Integers:
     """Return the winning class code of each sample; ties go to the first class."""
     winners: Integers = predictor(features).argmax(axis=1)
@@ -147,6 +159,16 @@ class Blend:
     second: Linear
     balance: float
 
+    @property
+    def space(self) -> Space:
+        """The space of the first model."""
+        return self.first.space
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        return self.first.classes
+
     def __call__(self, features: Features) -> Floats:
         return self.first(features) + self.balance * self.second(features)
 
@@ -164,8 +186,18 @@ class Restricted:
     array([[1., 0.]])
     """
 
-    model: Linear
+    model: Classifier
     present: Array
+
+    @property
+    def space(self) -> Space:
+        """The space of the model."""
+        return self.model.space
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        return self.model.classes
 
     def __call__(self, features: Features) -> Floats:
         scores = self.model(features)

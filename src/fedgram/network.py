@@ -98,7 +98,7 @@ class Rows:
 
         Size 0 means all samples at once.
         """
-        size = size or len(self)
+        size = size or max(1, len(self))
         for _ in range(epochs):
             order = rng.permutation(len(self))
             for start in range(0, len(self), size):

@@ -15,9 +15,9 @@ import numpy as np
 
 from fedgram import codec
 from fedgram.client import Client
-from fedgram.errors import ConfigError, SolveError
+from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation, delivery
+from fedgram.federation import Federation
 from fedgram.group import Additive, agreed
 from fedgram.heads import Predictor, predict
 from fedgram.network import Descent, Network, Rows, Shape
@@ -27,16 +27,14 @@ from fedgram.weighted import DOUBLE, SINGLE, Weighted
 
 MOST_PILOTS = 8
 PILOT_FRACTION = 0.1  # of the training samples, where there are no validation samples
+_DIVERGED = -1.0  # as a score: worse than any accuracy
 
 
 @codec.register
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Opening(Additive):
-    """What is known of a federation before its first round: its space, classes and sizes."""
+    """What all clients agree on before the first round."""
 
-    clients: int = 0
-    samples: int = 0
-    class_samples: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     space: Space = agreed(default=NOWHERE)
     classes: tuple[str, ...] = agreed(default=())
 
@@ -180,15 +178,9 @@ class Training:
     # What a client does.
 
     def opening(self, client: Client, _: None) -> Opening:
-        """Say what the samples of this client are like."""
-        labels = client.train.labels
-        return Opening(
-            clients=1,
-            samples=len(labels),
-            class_samples=np.bincount(labels.codes, minlength=len(labels.classes)),
-            space=self.lift(client.train.features.take(slice(0))).space,
-            classes=labels.classes,
-        )
+        """Say what the samples of this client mean."""
+        space = self.lift(client.train.features.take(slice(0))).space
+        return Opening(space=space, classes=client.train.labels.classes)
 
     def update(self, client: Client, model: Model) -> Weighted:
         """Train on the client's samples and return what is to be averaged."""
@@ -206,9 +198,9 @@ class Training:
         network: Network = shared.network
         return network
 
-    def judge(self, client: Client, model: Any) -> Tally:
+    def judge(self, client: Client, model: Model) -> Tally:
         """Score the personal model on validation samples."""
-        valid = _parts(client, delivery(model, client.id))[1]
+        valid = _parts(client, model)[1]
         predicted = predict(self.personalize(client, model), valid.features)
         return Tally.of(predicted, valid.labels)
 
@@ -221,19 +213,17 @@ class Training:
 
     def rows(self, client: Client, model: Model) -> Rows:
         """Return the client's training samples, ready for descent."""
-        return Rows.of(_parts(client, model)[0], self.lift, model.theta.dtype)
+        samples = _parts(client, model)[0]
+        if not len(samples):
+            raise DataError("there are no training samples; leave the client out of the data")
+        return Rows.of(samples, self.lift, model.theta.dtype)
 
-    def weighted(self, values: Array, weight: int | Integers) -> Weighted:
-        """Return a client's part of a weighted mean."""
-        return Weighted.of(values, weight, places=self._places)
-
-    @property
-    def _places(self) -> int:
-        return SINGLE if self.precision == "single" else DOUBLE
+    def weighted(self, values: Array, weight: int | Integers, *beside: Array) -> Weighted:
+        """Return a client's part of a weighted mean; what it keeps `beside` must not diverge."""
+        places = SINGLE if self.precision == "single" else DOUBLE
+        return Weighted.of(values, weight, places=places, beside=beside)
 
     def _start(self, opening: Opening) -> Model:
-        if opening.samples == 0:
-            raise SolveError("nothing to train on: the clients have no training samples")
         shape = Shape(width=opening.space.width, hidden=self.hidden, classes=len(opening.classes))
         dtype = np.float32 if self.precision == "single" else np.float64
         network = Network(
@@ -258,16 +248,20 @@ class Training:
             return found[place]
 
         best = 0
-        for direction in (1, -1):
-            while len(found) < MOST_PILOTS and score(best + direction) > score(best):
-                best += direction
+        while len(found) < MOST_PILOTS and score(best + 1) > score(best):
+            best += 1
+        # Where even the best has diverged, there is a smaller one that does not.
+        while len(found) < MOST_PILOTS and (
+            score(best - 1) > score(best) or score(best) == _DIVERGED
+        ):
+            best -= 1
         return len(found), grid_rate(best)
 
     def _piloted(self, federation: Federation, start: Model) -> float:
         try:
             *_, model = self.train(federation, start, self.pilot)
         except SolveError:
-            return -1.0  # it diverged
+            return _DIVERGED
         return federation.sum(self.judge, model).sample_mean
 
 
@@ -295,6 +289,18 @@ def keep(client: Client, model: Model, **values: Any) -> None:
     state = cast(MutableMapping[str, Any], client.state)
     state.clear()
     state.update(values, attempt=model.attempt)
+
+
+def headless(model: Model) -> Model:
+    """Return a model without its head: where heads are personal, they do not travel."""
+    return model.at(model.theta[: model.shape.base])
+
+
+def under(model: Model, head: Array | None) -> Array:
+    """Return all parameters of a headless model under a client's head; at first of zeros."""
+    if head is None:
+        head = np.zeros(model.shape.size - model.shape.base, model.theta.dtype)
+    return np.concatenate([model.theta, head])
 
 
 def repeatable(client: Client, model: Model) -> np.random.Generator:

@@ -13,7 +13,8 @@ from fedgram.group import Additive, agreed
 from fedgram.samples import Array, Floats, Integers
 
 REACH = 2**10  # parameters beyond this have diverged
-SINGLE, DOUBLE = 24, 30  # binary places kept: finer than the rounding of either precision
+SINGLE, DOUBLE = 24, 54  # binary places kept: those of a number of about one in either precision
+MOST_WEIGHT = 2**63 // (REACH * 2**SINGLE) - 1  # of all clients together, so that nothing overflows
 
 
 @codec.register
@@ -29,11 +30,13 @@ class Weighted(Additive):
     weight
         Sum of the weights: one number, or one for each entry.
     total
-        Sum of weight times parameter, in steps.
+        Sum of weight times parameter, in steps of 2^-24.
+    fine
+        Sum of what rounding to these steps leaves over, in steps of 2^-54; empty if `places` is 24.
     diverged
         Number of clients whose parameters grew beyond all bounds; they add nothing else.
     places
-        Binary places of a step.
+        Binary places that are kept, 24 or 54.
 
     Examples
     --------
@@ -44,19 +47,41 @@ class Weighted(Additive):
 
     weight: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
     total: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    fine: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     diverged: int = 0
     places: int = agreed(default=0)
 
     @classmethod
-    def of(cls, values: Array, weight: int | Integers, *, places: int = SINGLE) -> Self:
-        """Return one client's part: a whole weight for all entries, or one for each."""
+    def of(
+        cls,
+        values: Array,
+        weight: int | Integers,
+        *,
+        places: int = SINGLE,
+        beside: tuple[Array, ...] = (),
+    ) -> Self:
+        """Return one client's part: a whole weight for all entries, or one for each.
+
+        It counts as diverged if `values` have, or what the client keeps `beside` them.
+        """
         weights = np.atleast_1d(np.asarray(weight, np.int64))
-        if not np.all(np.abs(values) <= REACH):  # also where they are not numbers
-            nothing = np.zeros(values.shape, np.int64)
-            return cls(weight=np.zeros_like(weights), total=nothing, diverged=1, places=places)
-        steps = np.multiply(values, np.float64(2**places), dtype=np.float64)
-        total = np.rint(np.multiply(steps, weights, out=steps), out=steps).astype(np.int64)
-        return cls(weight=weights, total=total, places=places)
+        _require_room(weights)
+        # Not a number is not within reach either.
+        diverged = not all(np.all(np.abs(part) <= REACH) for part in (values, *beside))
+        if diverged:
+            weights, values = np.zeros_like(weights), np.zeros_like(values)
+        steps = np.multiply(values, np.float64(2**SINGLE), dtype=np.float64)
+        steps *= weights
+        total, fine = np.rint(steps), np.zeros(0)
+        if places > SINGLE:
+            fine = np.rint((steps - total) * 2.0 ** (places - SINGLE))
+        return cls(
+            weight=weights,
+            total=total.astype(np.int64),
+            fine=fine.astype(np.int64),
+            diverged=int(diverged),
+            places=places,
+        )
 
     def adopts(self) -> bool:
         return not self.places
@@ -67,13 +92,23 @@ class Weighted(Additive):
             raise SolveError(
                 f"training diverged at {self.diverged} clients; use a smaller rate, or rate='auto'"
             )
-        if int(self.weight.max(initial=0)) * REACH * 2**self.places >= 2**63:
-            raise ExactnessError(
-                f"weights that add up to {self.weight.max()} might overflow; weigh clients less"
-            )
+        _require_room(self.weight)
         held = self.weight > 0
         if otherwise is None and not held.all():
             raise SolveError("nobody has a say in the mean: all weights are zero")
-        mean = self.total / np.where(held, self.weight, 1) * 2.0**-self.places
+        shares = np.where(held, self.weight, 1)
+        mean = self.total / shares * 2.0**-SINGLE
+        if self.fine.size:
+            mean += self.fine / shares * 2.0**-self.places
         result: Floats = mean if otherwise is None else np.where(held, mean, otherwise)
         return result
+
+
+def _require_room(weights: Integers) -> None:
+    """Refuse weights with which a sum might overflow."""
+    most = int(weights.max(initial=0))
+    if most > MOST_WEIGHT:
+        raise ExactnessError(
+            f"weights that add up to {most} might overflow, {MOST_WEIGHT} do not; use fewer "
+            "samples, or weigh clients less"
+        )

@@ -26,9 +26,11 @@ from fedgram.experiment.sites import gridded
 from fedgram.features.grid import Grid
 from fedgram.features.tables import vectors as table_vectors
 from fedgram.federation import Tailored, delivery
-from fedgram.heads import Blend, Linear, Whole
+from fedgram.heads import Blend, Linear, Restricted, Whole
 from fedgram.method import Published
+from fedgram.network import Network
 from fedgram.samples import Features, Floats, Space
+from fedgram.training import Model
 
 
 @main.command()
@@ -73,7 +75,9 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
         return agreement(shared.common)
     if isinstance(shared, Whole):
         return shared.total.space, shared.total.classes
-    return (shared.space, shared.classes) if isinstance(shared, Linear) else None
+    if isinstance(shared, Model):
+        return agreement(shared.network)
+    return (shared.space, shared.classes) if isinstance(shared, Linear | Network) else None
 
 
 @main.command()
@@ -95,14 +99,15 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
     head = codec.load(model)
     if isinstance(head, Published):
         head = head.shared  # a shared head predicts too
-    if not isinstance(head, Linear | Blend):
+    if isinstance(head, Model):
+        head = head.network
+    if not isinstance(head, Linear | Blend | Restricted | Network) or not _complete(head):
         raise DataError(
             f"{model}: holds a {type(head).__name__}, not a model that predicts; use what "
             "'fedgram personalize' wrote"
         )
-    classes = (head.first if isinstance(head, Blend) else head).classes
-    scores = head(_on_grid(head, _vectors(head, data, schema), data))
-    text = _csv(scores, classes) if suffix == ".csv" else _json(scores, classes)
+    scores = head(_on_grid(head.space, _vectors(head.space, data, schema), data))
+    text = _csv(scores, head.classes) if suffix == ".csv" else _json(scores, head.classes)
     if out is None:
         click.echo(text, nl=False)
         return
@@ -110,8 +115,7 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
     click.echo(f"{out}: {len(scores)} predictions", err=True)
 
 
-def _vectors(head: Linear | Blend, source: str, schema: Path | None) -> Vectors:
-    space = _space(head)
+def _vectors(space: Space, source: str, schema: Path | None) -> Vectors:
     if schema:
         agreed = Schema.load(schema)
         if agreed.backbone != space.backbone:
@@ -130,12 +134,12 @@ def _vectors(head: Linear | Blend, source: str, schema: Path | None) -> Vectors:
     return found
 
 
-def _space(head: Linear | Blend) -> Space:
-    return (head.first if isinstance(head, Blend) else head).space
+def _complete(head: Any) -> bool:
+    """Whether nothing is missing: where heads are personal, what is shared has none."""
+    return not isinstance(head, Network) or len(head.theta) == head.shape.size
 
 
-def _on_grid(head: Linear | Blend, vectors: Vectors, source: str) -> Features:
-    space = _space(head)
+def _on_grid(space: Space, vectors: Vectors, source: str) -> Features:
     if vectors.x.shape[1] != space.inputs:
         raise DataError(
             f"{source}: vectors of {vectors.x.shape[1]} features, the model was made for "

@@ -180,6 +180,12 @@ def _classes(groups: Integers, clients: int, plan: Plan) -> Integers:
     held = np.zeros((int(groups.max()) + 1, clients))
     for place in range(wanted * clients):
         held[turns[place % len(found)], place // wanted] = 1
+    scarce = np.flatnonzero(np.bincount(groups) < held.sum(axis=1))
+    if len(scarce):
+        raise DataError(
+            f"class {scarce[0]} has fewer training samples than clients that hold it; use fewer "
+            "data.clients or data.classes_per_client"
+        )
     even = held / np.maximum(held.sum(axis=1, keepdims=True), 1)
     return _dealt(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
 
@@ -252,6 +258,12 @@ def _fill_up(owner: Integers, train: Integers, clients: int, plan: Plan) -> None
         )
     turn = train if plan.minimum == 1 else _rng(plan, "minimum").permutation(train)
     sizes = np.bincount(owner[train], minlength=clients)
+    if plan.partition in ("classes", "domain") and sizes.min() < plan.minimum:
+        raise DataError(
+            f"data.minimum = {plan.minimum}: a client has {sizes.min()} training samples, and "
+            f"others' would spoil the partition by {plan.partition}; use less, or fewer "
+            "data.clients"
+        )
     for poor in np.flatnonzero(sizes < plan.minimum):
         while sizes[poor] < plan.minimum:
             rich = int(sizes.argmax())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedgram.errors import ConfigError
 from fedgram.settings import propose
 
-PARTITIONS = (*("iid", "dirichlet", "quantity", "shards", "classes", "domain", "given"),)
+PARTITIONS = ("iid", "dirichlet", "quantity", "shards", "classes", "domain", "given")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,8 @@ class Plan:
         With dirichlet: give all clients equally many samples. Then every client draws its mix of
         classes; else every class draws its mix of clients, and sizes differ.
     minimum
-        Training samples that every client has at least; the largest clients give them away.
+        Training samples that every client has at least (with the split "within-client": samples,
+        before the split); the largest clients give them away.
     shards
         Shards per client.
     classes_per_client

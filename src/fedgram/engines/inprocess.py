@@ -17,7 +17,8 @@ from fedgram.federation import Ask, Phase, Reply, Step, Total, delivery, step_na
 
 Result = TypeVar("Result")
 Answer = tuple[Result, int, int, int]  # a reply, bytes up and down, operations
-SERVER = 0x5E  # sets the server's randomness apart from any client's
+SERVER, DROPOUT = 0x5E, 0xD0  # set the server's randomness apart from any client's
+SCORING = 0  # asks are numbered from 1: scoring, however often, changes nothing in training
 
 
 class InProcess:
@@ -101,7 +102,7 @@ class InProcess:
 
     @property
     def rng(self) -> np.random.Generator:
-        return np.random.default_rng(np.random.SeedSequence([self._seed, self._asked, SERVER]))
+        return self._server_rng(SERVER)
 
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
@@ -127,7 +128,7 @@ class InProcess:
         read-only state.
         """
         sizes: dict[int, int] = {}  # clients often get the same part
-        draw = self._randomness()
+        draw = self._randomness(SCORING)
 
         def at(name: str) -> Answer[Result]:
             site, part = self._sites[name], delivery(shared, name)
@@ -155,7 +156,8 @@ class InProcess:
         if unknown or not names:
             missing = f"{', '.join(unknown)} not in it" if unknown else "nobody to ask"
             raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
-        down, draw = _size(broadcast), self._randomness()
+        self._asked += 1
+        down, draw = _size(broadcast), self._randomness(self._asked)
         names = self._present(names)
 
         def at(name: str) -> Answer[Result]:
@@ -212,7 +214,7 @@ class InProcess:
         """Return those who answer: everybody, unless clients drop out."""
         if not self._dropout:
             return names
-        rng = self.rng
+        rng = self._server_rng(DROPOUT)
         lucky = names[int(rng.integers(len(names)))]
         stays = rng.random(len(names)) >= self._dropout
         return [name for name, here in zip(names, stays, strict=True) if here or name == lucky]
@@ -240,16 +242,17 @@ class InProcess:
         if self._on_ask:
             self._on_ask(ask)
 
-    def _randomness(self) -> Callable[[str], np.random.Generator]:
+    def _randomness(self, ask: int) -> Callable[[str], np.random.Generator]:
         """Return each client's randomness for one ask: from seed, client and the ask's number."""
-        self._asked += 1
-        seed, ask = self._seed, self._asked
 
         def draw(client: str) -> np.random.Generator:
             name = int.from_bytes(hashlib.sha256(client.encode()).digest()[:8], "little")
-            return np.random.default_rng(np.random.SeedSequence([seed, name, ask]))
+            return np.random.default_rng(np.random.SeedSequence([self._seed, name, ask]))
 
         return draw
+
+    def _server_rng(self, purpose: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence([self._seed, self._asked, purpose]))
 
     def _refuse_if_private(self, step: Callable[..., Any]) -> None:
         if self._private:

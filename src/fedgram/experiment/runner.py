@@ -32,7 +32,7 @@ class Scoring:
     every
         Score every so many rounds.
     patience
-        Stop after so many scored rounds without a better one; 0 for never.
+        Stop after so many scored rounds without a better one on validation samples; 0 for never.
     """
 
     every: int = 1
@@ -225,8 +225,11 @@ class _Course:
         )
         scores = scored.scores
         self._record.scores(round_, "members", [asdict(row) for row in scores.rows], scores.plain())
-        self._last, self._waiting = scored, self._waiting + 1
-        if scores.valid and (self._best is None or scores.validity > self._best.scores.validity):
+        self._last = scored
+        if scores.valid is None:
+            return
+        self._waiting += 1
+        if self._best is None or scores.validity > self._best.scores.validity:
             self._best, self._waiting = scored, 0
 
     def _whole(self, scored: Scored) -> Scored:

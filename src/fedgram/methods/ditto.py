@@ -37,10 +37,11 @@ class Ditto(Training):
         rows = self.rows(client, model)
         # Randomness of its own: the shared model is FedAvg's, to the bit.
         rng = client.rng.spawn(1)[0]
-        keep(client, model, personal=self._personal(client, model, rows, rng))
+        personal = self._personal(client, model, rows, rng)
+        keep(client, model, personal=personal)
         theta = model.theta.copy()
         self.descend(client, model, theta, rows)
-        return self.weighted(theta, len(rows))
+        return self.weighted(theta, len(rows), personal)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         model: Model = shared

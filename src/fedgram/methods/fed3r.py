@@ -19,8 +19,9 @@ class Fed3R:
     """Fed3R: recursive ridge regression with columns of one length (ICML 2024, arXiv 2406.01116).
 
     The sum and the solve are those of `afl`. Then each class's column of the head is divided by its
-    norm, which helps rare classes. With ``only_local_labels`` a client never predicts a class that
-    it has no sample of: a personalization that costs nothing.
+    norm (without the constant's entry, as in the authors' code), which helps rare classes. With
+    ``only_local_labels`` a client never predicts a class that it has no sample of: a
+    personalization that costs nothing.
 
     Parameters
     ----------
@@ -45,7 +46,7 @@ class Fed3R:
     def fit(self, federation: Federation) -> Iterator[Linear]:
         head = Linear.of(federation.sum(self.statistics), ridge=self.ridge, lift=self.lift)
         if self.normalize:
-            norms = np.linalg.norm(head.weights, axis=0)
+            norms = np.linalg.norm(head.weights[:-1], axis=0)
             weights = head.weights / np.where(norms > 0, norms, 1.0)
             origin = codec.digest({"of": head.origin, "normalized": True})
             head = replace(head, weights=weights, origin=origin)

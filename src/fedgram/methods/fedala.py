@@ -24,8 +24,8 @@ class FedALA(Training):
     shared model it learns the weights by descent (until the loss settles the first time, one pass
     afterwards), starts from ``own + weights * (shared - own)``, trains and sends the result
     (Zhang et al., Algorithm 1). With a linear head all parameters are mixed; with a hidden layer
-    the head is, and the layer below is copied. Weights fixed at 1 (``mixing_rate`` 0) make the
-    shared model FedAvg's.
+    the head is, and the layer below is copied. Weights fixed at 1 (``mixing_rate`` 0) make this
+    FedAvg, to the bit.
 
     Parameters
     ----------
@@ -34,7 +34,8 @@ class FedALA(Training):
     mixing_share
         Share of the client's samples that the weights are learned on.
     settled
-        Standard deviation of the last ten losses at which the first learning stops.
+        Standard deviation of the last ten losses at which the first learning stops; it also does
+        after a hundred passes.
     """
 
     mixing_rate: float = 1.0
@@ -53,24 +54,20 @@ class FedALA(Training):
         theta, _ = self._mixed(client, model, self.rows(client, model))
         return model.at(theta).network
 
-    def _mixed(self, client: Client, model: Model, rows: Rows) -> tuple[Array, Array]:
-        """Return the start of local training and the weights that it was mixed with."""
-        base = model.shape.base
-        kept = recalled(client, model)
-        weights: Array = kept.get("weights", np.ones_like(model.theta[base:]))
-        if "own" not in kept:
-            return model.theta.copy(), weights
-        theta = model.theta.copy()  # layers below the head are copied
-        own: Array = kept["own"][base:]
-        change = model.theta[base:] - own
-        first = bool(np.all(weights == 1))
-        weights = weights.copy()
-        theta[base:] = own + weights * change
-        if self.mixing_rate and np.any(change):
-            rng = repeatable(client, model)
-            some = max(1, round(self.mixing_share * len(rows)))
-            chosen = rows.take(rng.permutation(len(rows))[:some])
-            self._learn(model, chosen, rng, (theta, weights, own, change), first=first)
+    def _mixed(self, client: Client, model: Model, rows: Rows) -> tuple[Array, Array | None]:
+        """Return the start of local training and the weights, once they have been learned."""
+        kept, theta = recalled(client, model), model.theta.copy()
+        learned: Array | None = kept.get("weights")
+        if "own" not in kept or not self.mixing_rate:
+            return theta, learned
+        change = (model.theta - kept["own"])[model.shape.base :]  # layers below are copied
+        if not np.any(change):
+            return theta, learned
+        weights = np.ones_like(change) if learned is None else learned.copy()
+        rng = repeatable(client, model)
+        some = max(1, round(self.mixing_share * len(rows)))
+        chosen = rows.take(rng.permutation(len(rows))[:some])
+        self._learn(model, chosen, rng, (theta, weights, change), first=learned is None)
         return theta, weights
 
     def _learn(
@@ -78,20 +75,22 @@ class FedALA(Training):
         model: Model,
         rows: Rows,
         rng: np.random.Generator,
-        mix: tuple[Array, Array, Array, Array],
+        mix: tuple[Array, Array, Array],
         *,
         first: bool,
     ) -> None:
         """Change the mixed parameters and their weights in place."""
-        theta, weights, own, change = mix
+        theta, weights, change = mix
         base, losses = model.shape.base, []
+        shared = theta[base:].copy()
+        theta[base:] -= (1 - weights) * change  # own + weights * change, and exact at weight 1
         with descending():
             for _ in range(_MOST_PASSES if first else 1):
                 for batch in rows.batches(self.batch, 1, rng):
                     slope = gradient(model.shape, theta, batch)[base:]
                     weights -= self.mixing_rate * slope * change
                     np.clip(weights, 0, 1, out=weights)
-                    theta[base:] = own + weights * change
+                    theta[base:] = shared - (1 - weights) * change
                 losses.append(loss(model.shape, theta, batch))
                 if len(losses) > _WINDOW and np.std(losses[-_WINDOW:]) < self.settled:
                     break

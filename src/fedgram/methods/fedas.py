@@ -1,19 +1,19 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedgram.client import Client
+from fedgram.federation import Federation
 from fedgram.heads import Predictor
 from fedgram.network import Rows, descending, gradient, product, represent
 from fedgram.samples import Array
-from fedgram.training import Model, Training, keep, recalled, repeatable
-from fedgram.weighted import Weighted
+from fedgram.training import Model, Training, headless, keep, recalled, repeatable, under
+from fedgram.weighted import MOST_WEIGHT, Weighted
 
-_WEIGHT_STEPS = 2**10  # a Fisher trace is sent as a whole number of these parts
-_MOST_WEIGHT = 2**20
+_WEIGHT_STEPS = 2**20  # a Fisher trace per feature is sent as a whole number of these parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +22,10 @@ class FedAS(Training):
 
     On receipt of the shared layer a client aligns it for one epoch: its features are drawn to the
     class means under the client's last own layer. Then the whole model is trained. The server
-    weighs the layers by the trace of each client's empirical Fisher information, so that clients
-    that have learned little weigh little (Yang et al., eqs 5 to 9). On purely frozen features
-    (``hidden`` 0) there is no layer to align or average, and each client trains its head alone;
-    set ``hidden`` for more.
+    weighs the layers by the trace of each client's empirical Fisher information (Yang et al.): the
+    squared gradients of its batches after training, added up, as in the authors' code. On purely
+    frozen features (``hidden`` 0) there is no layer to align or average, and each client trains its
+    head alone; set ``hidden`` for more.
 
     Parameters
     ----------
@@ -35,46 +35,50 @@ class FedAS(Training):
 
     aligning_rate: float = 0.01
 
+    def begin(self, federation: Federation, model: Model) -> Model:
+        most = MOST_WEIGHT // len(federation.clients)  # of one client
+        return replace(headless(model), more={"most": most})
+
     def update(self, client: Client, model: Model) -> Weighted:
-        rows = self.rows(client, model)
+        rows, base = self.rows(client, model), model.shape.base
         theta = self._aligned(client, model, rows, client.rng)
         self.descend(client, model, theta, rows)
-        keep(client, model, own=theta.copy())
-        trace = self._fisher_trace(model, theta, rows)
-        theta[model.shape.base :] = 0  # the head stays at home
-        return self.weighted(theta, int(np.clip(trace * _WEIGHT_STEPS, 1, _MOST_WEIGHT)))
+        keep(client, model, own=theta)
+        parts = self._fisher_trace(model, theta, rows) / model.shape.width * _WEIGHT_STEPS
+        weight = int(np.clip(parts, 1, model.more["most"]))
+        return self.weighted(theta[:base], weight, theta[base:])
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         model: Model = shared
         kept = recalled(client, model)
         if "own" in kept:
             return model.at(kept["own"]).network
-        rows, theta = self.rows(client, model), model.theta.copy()
+        rows, theta = self.rows(client, model), under(model, None)
         self.descent(model)(model.shape, theta, rows, repeatable(client, model))
         return model.at(theta).network
 
     def _aligned(self, client: Client, model: Model, rows: Rows, rng: np.random.Generator) -> Array:
         """Return the shared layer, drawn to the client's class means, under the client's head."""
-        shape, theta = model.shape, model.theta.copy()
-        own: Array | None = recalled(client, model).get("own")
-        if own is None:
-            return theta
-        theta[shape.base :] = own[shape.base :]
+        shape = model.shape
+        own: Array = recalled(client, model).get("own", under(model, None))
+        theta = under(model, own[shape.base :])
         if not shape.hidden:
             return theta
-        means = _class_means(represent(shape, own, rows), rows, shape.classes)
         with descending():
+            means = _class_means(represent(shape, own, rows), rows, shape.classes)
             for batch in rows.batches(self.batch, 1, rng):
                 inside = represent(shape, theta, batch)
-                # The mean over all entries of the squared distance, as in the authors' code.
-                slope = 2 * (inside - means[batch.codes])[:, :-1] / (len(batch) * shape.hidden)
+                # Each class in the batch counts alike, as in the authors' code.
+                alike = np.bincount(batch.codes, minlength=shape.classes)[batch.codes, None]
+                slope = (inside - means[batch.codes])[:, :-1]
+                slope *= (2 / (alike * shape.hidden)).astype(slope.dtype)
                 slope *= inside[:, :-1] > 0
                 step = product(batch.values.T, slope, batch.unit)
                 shape.layers(theta)[0][...] -= self.aligning_rate * step
         return theta
 
     def _fisher_trace(self, model: Model, theta: Array, rows: Rows) -> float:
-        """Return the sum of squared mini-batch gradients, averaged over the batches."""
+        """Return the sum over mini-batches of their squared gradients."""
         order = np.arange(len(rows))
         size = self.batch or len(rows)
         parts = [rows.take(order[at : at + size]) for at in range(0, len(rows), size)]
@@ -83,7 +87,7 @@ class FedAS(Training):
                 float(np.sum(gradient(model.shape, theta, part) ** 2, dtype=np.float64))
                 for part in parts
             ]
-        trace = sum(squares) / len(squares)
+        trace = sum(squares)
         return trace if np.isfinite(trace) else 0.0
 
 

@@ -21,9 +21,11 @@ class FedDBE(Training):
 
     A first ask gives the mean representation of everybody. Then each client trains a vector of its
     own, never sent, that is added to what the head sees; the rest is FedAvg. With a hidden layer
-    the running mean of the representation is also pulled towards everybody's mean
-    (Zhang et al., eqs 4 to 7). With a purely frozen representation (``hidden`` 0) that pull has no
-    gradient: only the personal vector and the shared head remain.
+    the running mean of the representation is also pulled towards everybody's mean (Zhang et al.).
+    With a purely frozen representation (``hidden`` 0) that pull has no gradient: only the personal
+    vector and the shared head remain. In the authors' code the clients train for a round before
+    the means are taken, and the running mean begins at zero in each round; here the means are those
+    of the public start, and the running mean begins there and goes on.
 
     Parameters
     ----------
@@ -43,13 +45,15 @@ class FedDBE(Training):
     def mean(self, client: Client, model: Model) -> Weighted:
         """Return the client's mean representation, weighted by its samples."""
         rows = self.rows(client, model)
-        return self.weighted(_seen(model, model.theta, rows).mean(axis=0), len(rows))
+        with descending():
+            mean = _seen(model, model.theta, rows).mean(axis=0)
+        return self.weighted(mean, len(rows))
 
     def update(self, client: Client, model: Model) -> Weighted:
         rows = self.rows(client, model)
         theta, kept = self._trained(client, model, rows, client.rng)
         keep(client, model, **kept)
-        return self.weighted(theta, len(rows))
+        return self.weighted(theta, len(rows), kept["shift"])
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         model: Model = shared

@@ -8,7 +8,7 @@ import numpy as np
 from fedgram.client import Client
 from fedgram.errors import ConfigError
 from fedgram.federation import Federation
-from fedgram.heads import Predictor
+from fedgram.heads import Predictor, Restricted
 from fedgram.network import Rows, descending, errors, product
 from fedgram.samples import Array
 from fedgram.training import Model, Training, keep, recalled, repeatable
@@ -22,9 +22,10 @@ class FedPCL(Training):
     Each client trains a projection of its own on the frozen features. Projected samples of length
     one are drawn to the prototype of their class and away from the others: to everybody's mean
     prototypes, and to those of some peers, drawn anew in each round. A prototype is the mean of a
-    class; a class that a client lacks gets everybody's. A sample goes to the nearest prototype of
-    its client. The authors use the prototypes of all peers and Adam; here it is plain descent, as
-    for all methods.
+    class; a class that a client lacks gets everybody's. A sample goes to that class of its client
+    whose prototype it is most like (by inner product); a class that the client lacks is never
+    predicted, as in the authors' code. They use the prototypes of all peers and Adam; here it is
+    plain descent, as for all methods.
 
     Peers' prototypes are gathered: the server and the peers see every client's class means. Where
     the federation is private, only everybody's mean is used.
@@ -93,10 +94,12 @@ class FedPCL(Training):
             projection = self._trained(client, model, rows, repeatable(client, model))
         known = self._prototypes(model, projection, rows)
         prototypes = self._sets(model, known.mean(otherwise=model.more["prototypes"]))
-        # The length of a projected sample does not change which prototype is nearest.
-        weights = projection @ prototypes.T.astype(projection.dtype)
+        # The length of a projected sample does not change which prototype it is most like.
+        with descending():
+            weights = product(projection, prototypes.T.astype(projection.dtype), 1.0)
         linear = replace(model.shape, hidden=0)
-        return replace(model.network, theta=weights.reshape(-1), shape=linear)
+        network = replace(model.network, theta=weights.reshape(-1), shape=linear)
+        return Restricted(model=network, present=self._sets(model, known.weight)[:, 0] > 0)
 
     def _start_of(self, client: Client, model: Model) -> Array:
         """Return the client's projection, at first the public start."""
@@ -106,10 +109,11 @@ class FedPCL(Training):
         return model.shape.layers(model.shape.start(model.theta.dtype))[0]
 
     def _prototypes(self, model: Model, projection: Array, rows: Rows) -> Weighted:
-        inside, _ = _projected(projection, rows)
-        onehot = np.zeros((model.shape.classes, len(rows)), inside.dtype)
+        onehot = np.zeros((model.shape.classes, len(rows)), projection.dtype)
         onehot[rows.codes, np.arange(len(rows))] = 1
-        sums = product(onehot, inside, 1.0)
+        with descending():
+            inside, _ = _projected(projection, rows)
+            sums = product(onehot, inside, 1.0)
         counts = np.bincount(rows.codes, minlength=len(sums))
         means = sums / np.maximum(counts, 1)[:, None]
         return self.weighted(means.reshape(-1), np.repeat((counts > 0) * 1, self.hidden))

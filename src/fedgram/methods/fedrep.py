@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from fedgram.client import Client
+from fedgram.federation import Federation
 from fedgram.heads import Predictor
 from fedgram.network import Rows
 from fedgram.samples import Array
-from fedgram.training import Model, Training, keep, recalled, repeatable
+from fedgram.training import Model, Training, headless, keep, recalled, repeatable, under
 from fedgram.weighted import Weighted
 
 
@@ -29,31 +30,30 @@ class FedRep(Training):
 
     head_epochs: int = 3
 
+    def begin(self, federation: Federation, model: Model) -> Model:
+        return headless(model)
+
     def update(self, client: Client, model: Model) -> Weighted:
-        rows = self.rows(client, model)
+        rows, base = self.rows(client, model), model.shape.base
         theta = self._headed(client, model, rows, client.rng)
-        keep(client, model, head=theta[model.shape.base :].copy())
+        keep(client, model, head=theta[base:].copy())
         if model.shape.hidden:
-            below = np.arange(len(theta)) < model.shape.base
+            below = np.arange(len(theta)) < base
             self.descent(model)(model.shape, theta, rows, client.rng, mask=below)
-        theta[model.shape.base :] = 0  # the head stays at home
-        return self.weighted(theta, len(rows))
+        return self.weighted(theta[:base], len(rows), theta[base:])
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         model: Model = shared
         head = recalled(client, model).get("head")
-        theta = model.theta.copy()
-        if head is None:
-            theta = self._headed(client, model, self.rows(client, model), repeatable(client, model))
-        else:
-            theta[model.shape.base :] = head
+        if head is not None:
+            return model.at(under(model, head)).network
+        theta = self._headed(client, model, self.rows(client, model), repeatable(client, model))
         return model.at(theta).network
 
     def _headed(self, client: Client, model: Model, rows: Rows, rng: np.random.Generator) -> Array:
         """Return the shared layer under the client's head, trained on."""
         base = model.shape.base
-        theta = model.theta.copy()
-        theta[base:] = recalled(client, model).get("head", theta[base:])
+        theta = under(model, recalled(client, model).get("head"))
         above = np.arange(len(theta)) >= base if base else None
         self.descent(model, self.head_epochs)(model.shape, theta, rows, rng, mask=above)
         return theta

@@ -22,8 +22,9 @@ class FedSelect(Training):
     Each client has a mask of personal parameters, empty at first. A round alternates epochs on the
     personal and on the shared ones; the server averages every parameter over the clients that hold
     it shared. Every few rounds the mask takes in those still shared parameters, layer by layer,
-    that have changed most since it last grew. With ``target`` 0 this is FedAvg; with a full mask,
-    training alone.
+    that have changed most since it last grew. A parameter that becomes personal keeps the client's
+    own value; in the authors' code it starts at the average, and clients are averaged alike. With
+    ``target`` 0 this is FedAvg; with a full mask, training alone.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedgram.client import Client
@@ -17,7 +18,7 @@ class PerFedAvg(Training):
     Each local step looks one step ahead: from w to ``w - inner_rate * gradient`` on one batch, then
     w moves against the gradient there on the next batch. This is the first-order variant (FO),
     without second derivatives. A client's model is the shared one after `tuning_epochs` of plain
-    descent.
+    descent with the inner rate.
 
     Parameters
     ----------
@@ -31,12 +32,17 @@ class PerFedAvg(Training):
     tuning_epochs: int = 1
 
     def descend(self, client: Client, model: Model, theta: Array, rows: Rows) -> None:
-        ahead = self.inner_rate or model.rate
+        ahead = self._ahead(model)
         with descending():
-            batches = list(rows.batches(self.batch, self.epochs, client.rng))
-            for first, second in zip(batches, batches[1:] + batches[:1], strict=True):
+            batches = rows.batches(self.batch, self.epochs, client.rng)
+            start = next(batches)
+            for first, second in itertools.pairwise(itertools.chain([start], batches, [start])):
                 there = theta - ahead * gradient(model.shape, theta, first)
                 theta -= model.rate * gradient(model.shape, there, second)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        return tuned(self, client, shared, self.tuning_epochs)
+        ahead = replace(shared, rate=self._ahead(shared))
+        return tuned(self, client, ahead, self.tuning_epochs)
+
+    def _ahead(self, model: Model) -> float:
+        return self.inner_rate or model.rate

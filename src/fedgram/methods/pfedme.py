@@ -19,10 +19,10 @@ from fedgram.weighted import Weighted
 class PFedMe(Training):
     """pFedMe: personal models as Moreau envelopes of the shared one (Dinh et al., NeurIPS 2020).
 
-    On each batch a client takes a few steps from its local model w towards the minimizer theta of
-    its loss plus ``strength / 2 |theta - w|^2``, and then moves w towards theta:
-    ``w -= rate * strength * (w - theta)``. The server mixes the average of the w into the shared
-    model (Algorithm 1). The personal model is the last theta.
+    A client's local model w and its personal model theta start at the shared model. On each batch
+    theta takes a few steps towards the minimizer of the loss plus ``strength / 2 |theta - w|^2``,
+    and then w moves towards theta: ``w -= rate * strength * (w - theta)``. The server mixes the
+    average of the w into the shared model (Algorithm 1). The personal model is the last theta.
 
     Parameters
     ----------
@@ -30,12 +30,15 @@ class PFedMe(Training):
         Weight of the distance to the local model (lambda in the paper).
     inner_steps
         Steps towards the personal model on each batch (K in the paper).
+    inner_rate
+        Rate of these steps; 0 takes the learning rate. Beyond 2 / strength they diverge.
     mixing
         Weight of the clients' average in the shared model (beta in the paper).
     """
 
     strength: float = 15.0
     inner_steps: int = 5
+    inner_rate: float = 0.0
     mixing: float = 1.0
 
     def __post_init__(self) -> None:
@@ -49,36 +52,28 @@ class PFedMe(Training):
 
     def update(self, client: Client, model: Model) -> Weighted:
         rows = self.rows(client, model)
-        local, personal = self._trained(client, model, rows, client.rng)
+        local, personal = self._trained(model, rows, client.rng)
         keep(client, model, personal=personal)
-        return self.weighted(local, len(rows))
+        return self.weighted(local, len(rows), personal)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         model: Model = shared
         personal = recalled(client, model).get("personal")
         if personal is None:
             rows = self.rows(client, model)
-            _, personal = self._trained(client, model, rows, repeatable(client, model))
+            _, personal = self._trained(model, rows, repeatable(client, model))
         return model.at(personal).network
 
-    def _trained(
-        self, client: Client, model: Model, rows: Rows, rng: np.random.Generator
-    ) -> tuple[Array, Array]:
-        local = model.theta.copy()
-        personal: Array = recalled(client, model).get("personal", model.theta).copy()
-        pull = model.rate * self.strength
+    def _trained(self, model: Model, rows: Rows, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return the local and the personal model after a round."""
+        local, personal = model.theta.copy(), model.theta.copy()
+        rate = self.inner_rate or model.rate
+        stays = 1 - rate * self.strength
         with descending():
             for batch in rows.batches(self.batch, self.epochs, rng):
-                anchor = pull * local
+                anchor = rate * self.strength * local
                 for _ in range(self.inner_steps):
-                    backward(
-                        model.shape,
-                        personal,
-                        batch,
-                        into=personal,
-                        scale=-model.rate,
-                        keep=1 - pull,
-                    )
+                    backward(model.shape, personal, batch, into=personal, scale=-rate, keep=stays)
                     personal += anchor
-                local -= pull * (local - personal)
+                local -= model.rate * self.strength * (local - personal)
         return local, personal

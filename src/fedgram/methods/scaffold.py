@@ -43,10 +43,10 @@ class Scaffold(Training):
         return model.at(model.theta, control=np.zeros_like(model.theta))
 
     def round(self, federation: Federation, model: Model) -> Model:
-        asked = self.asked(federation)
-        total = federation.sum(self.corrected, model, clients=asked)
-        share = len(asked) / len(federation.clients) if asked else 1.0
-        theta = model.theta + self.shared_rate * (total.theta.mean() - model.theta)
+        total = federation.sum(self.corrected, model, clients=self.asked(federation))
+        mean = total.theta.mean()
+        share = int(total.theta.weight[0]) / len(federation.clients)  # of those who answered
+        theta = model.theta + self.shared_rate * (mean - model.theta)
         control = model.more["control"] + share * total.control.mean()
         return model.at(theta, control=control.astype(model.theta.dtype))
 

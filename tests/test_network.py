@@ -1,0 +1,336 @@
+"""Small networks: gradients against finite differences, descent against a naive loop."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgram import Features, Grid, Lift, Space, codec, network, solve, work
+from fedgram.errors import MismatchError
+from fedgram.network import Descent, Network, Rows, Shape
+
+SHAPES = [Shape(width=5, hidden=0, classes=3), Shape(width=5, hidden=4, classes=3)]
+shapes = pytest.mark.parametrize("shape", SHAPES, ids=["linear", "hidden"])
+
+
+def some_rows(shape, count=11, seed=0, dtype=np.float64, unit=0.25):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-9, 10, (count, shape.width)).astype(dtype)
+    return Rows(values=values, codes=rng.integers(shape.classes, size=count), unit=unit)
+
+
+def some_theta(shape, seed=1, dtype=np.float64):
+    return np.random.default_rng(seed).normal(size=shape.size).astype(dtype)
+
+
+def slow_scores(shape, theta, rows):
+    """Scores sample by sample, in plain numpy."""
+    found = []
+    for row in rows.values * rows.unit:
+        seen = row
+        if shape.hidden:
+            inside = row @ theta[: shape.base].reshape(shape.width, shape.hidden)
+            seen = np.append(np.where(inside > 0, inside, 0.0), 1.0)
+        found.append(seen @ theta[shape.base :].reshape(shape.depth, shape.classes))
+    return np.array(found)
+
+
+def slow_loss(shape, theta, rows):
+    scores = slow_scores(shape, theta, rows)
+    chances = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    return -np.mean(
+        [np.log(chance[code]) for chance, code in zip(chances, rows.codes, strict=True)]
+    )
+
+
+def differences(function, theta, step=1e-6):
+    """Central finite differences."""
+    found = np.zeros_like(theta)
+    for i in range(len(theta)):
+        there = theta.copy()
+        there[i] += step
+        up = function(there)
+        there[i] -= 2 * step
+        found[i] = (up - function(there)) / (2 * step)
+    return found
+
+
+# Shapes
+
+
+@shapes
+def test_layers_are_views_that_cover_every_parameter_once(shape):
+    theta = np.zeros(shape.size)
+    for layer in shape.layers(theta):
+        layer += 1
+    np.testing.assert_array_equal(theta, 1)
+    assert [layer.shape for layer in shape.layers(theta)][-1] == (shape.depth, shape.classes)
+
+
+@shapes
+def test_the_start_is_public_random_below_and_zero_in_the_head(shape):
+    start = shape.start(np.float64)
+    np.testing.assert_array_equal(start, shape.start(np.float64))
+    np.testing.assert_array_equal(start[shape.base :], 0)
+    if shape.hidden:
+        assert np.all(start[: shape.base] != 0)
+        wide = Shape(width=2000, hidden=20, classes=2).start(np.float64)
+        assert np.std(wide[:40_000]) == pytest.approx(np.sqrt(2 / 2000), rel=0.02)
+
+
+# Scores, loss, gradient
+
+
+@shapes
+def test_scores_and_loss_are_those_of_a_slow_computation(shape):
+    theta, rows = some_theta(shape), some_rows(shape)
+    np.testing.assert_allclose(
+        network.logits(shape, theta, rows), slow_scores(shape, theta, rows), atol=1e-12
+    )
+    assert network.loss(shape, theta, rows) == pytest.approx(slow_loss(shape, theta, rows))
+
+
+@shapes
+def test_without_a_head_every_class_is_as_likely(shape):
+    assert network.loss(shape, shape.start(np.float64), some_rows(shape)) == pytest.approx(
+        np.log(3)
+    )
+
+
+@shapes
+@pytest.mark.parametrize("seed", range(3))
+def test_the_gradient_is_that_of_finite_differences(shape, seed):
+    theta, rows = some_theta(shape, seed), some_rows(shape, seed=seed)
+    wanted = differences(lambda there: slow_loss(shape, there, rows), theta)
+    np.testing.assert_allclose(network.gradient(shape, theta, rows), wanted, atol=2e-9)
+
+
+def test_scores_that_are_far_apart_do_not_overflow():
+    shape = Shape(width=1, hidden=0, classes=2)
+    rows = Rows(values=np.array([[1.0]]), codes=np.array([1]), unit=1.0)
+    theta = np.array([1e6, -1e6])
+    np.testing.assert_array_equal(network.gradient(shape, theta, rows), [1.0, -1.0])
+    assert network.loss(shape, theta, rows) > 500
+
+
+@shapes
+@pytest.mark.parametrize(("scale", "keep"), [(-0.3, 1.0), (-0.3, 0.9), (2.0, 0.0), (1.0, -0.5)])
+def test_a_step_may_be_taken_in_place(shape, scale, keep):
+    theta, rows = some_theta(shape), some_rows(shape)
+    wanted = keep * theta + scale * network.gradient(shape, theta, rows)
+    network.backward(shape, theta, rows, into=theta, scale=scale, keep=keep)
+    np.testing.assert_allclose(theta, wanted, rtol=0, atol=1e-13)
+
+
+@shapes
+def test_what_is_not_kept_is_not_read(shape):
+    theta, rows = some_theta(shape), some_rows(shape)
+    into = np.full(shape.size, np.nan)
+    network.backward(shape, theta, rows, into=into, scale=1.0)
+    np.testing.assert_array_equal(into, network.gradient(shape, theta, rows))
+
+
+# Products
+
+
+LAYOUTS = {
+    "as it is": np.ascontiguousarray,
+    "transposed": lambda a: np.ascontiguousarray(a.T).T,
+    "some columns": lambda a: np.hstack([a, a])[:, : a.shape[1]],
+    "every second row": lambda a: np.repeat(a, 2, axis=0)[::2],
+    "backwards": lambda a: np.ascontiguousarray(a[::-1, ::-1])[::-1, ::-1],
+}
+SIZES = st.integers(1, 5)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    sizes=st.tuples(SIZES, SIZES, SIZES),
+    layouts=st.tuples(*[st.sampled_from(sorted(LAYOUTS))] * 2),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    scale=st.sampled_from([1.0, 0.25, -3.0]),
+)
+def test_a_product_is_numpys_whatever_the_layout(sizes, layouts, dtype, scale):
+    m, k, n = sizes
+    rng = np.random.default_rng(m + 10 * k + 100 * n)
+    left, right = (rng.integers(-8, 9, shape).astype(dtype) for shape in ((m, k), (k, n)))
+    one, other = (LAYOUTS[name](array) for name, array in zip(layouts, (left, right), strict=True))
+    np.testing.assert_array_equal(one, left)
+    before = work.done()
+    found = network.product(one, other, scale)
+    assert work.done() - before == 2 * m * k * n
+    np.testing.assert_array_equal(found, scale * (left @ right))
+    assert found.dtype == dtype
+    assert found.flags.c_contiguous
+
+
+# Batches
+
+
+@settings(deadline=None, max_examples=40)
+@given(count=st.integers(1, 20), size=st.integers(0, 25), epochs=st.integers(1, 3))
+def test_batches_hold_every_sample_once_an_epoch(count, size, epochs):
+    rows = Rows(values=np.arange(float(count))[:, None], codes=np.arange(count) % 3, unit=1.0)
+    batches = list(rows.batches(size, epochs, np.random.default_rng(count)))
+    size = size or count
+    per_epoch = -(-count // size)
+    assert len(batches) == epochs * per_epoch
+    for epoch in range(epochs):
+        some = batches[epoch * per_epoch : (epoch + 1) * per_epoch]
+        assert [len(batch) for batch in some[:-1]] == [size] * (per_epoch - 1)
+        seen = np.concatenate([batch.values[:, 0] for batch in some]).astype(int)
+        assert sorted(seen) == list(range(count))
+        np.testing.assert_array_equal(np.concatenate([b.codes for b in some]), seen % 3)
+
+
+def test_batches_are_shuffled_anew_in_every_epoch():
+    rows = Rows(values=np.arange(50.0)[:, None], codes=np.zeros(50, int), unit=1.0)
+    first, second = (b.values[:, 0] for b in rows.batches(0, 2, np.random.default_rng(0)))
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, np.arange(50))
+
+
+def test_nothing_gives_no_batches():
+    nothing = Rows(values=np.zeros((0, 2)), codes=np.zeros(0, int), unit=1.0)
+    for size in (0, 3):
+        assert not list(nothing.batches(size, 2, np.random.default_rng(0)))
+
+
+def test_rows_are_lifted_samples(gridded):
+    samples = gridded(9, 4, 3)
+    rows = Rows.of(samples, Lift(width=6), np.float32)
+    lifted = Lift(width=6)(samples.features)
+    np.testing.assert_allclose(rows.values * rows.unit, lifted.real(), rtol=1e-6)
+    assert rows.values.dtype == np.float32
+
+
+# Descent
+
+
+def naive(shape, theta, batches, rate, *, towards=0.0, strength=0.0, drift=0.0, mask=True):
+    for batch in batches:
+        slope = network.gradient(shape, theta, batch) + strength * (theta - towards) + drift
+        theta = theta - rate * np.where(mask, slope, 0.0)
+    return theta
+
+
+@shapes
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+@pytest.mark.parametrize("pulled", [False, True], ids=["free", "pulled"])
+@pytest.mark.parametrize("drifting", [False, True], ids=["still", "drifting"])
+def test_descent_is_a_naive_loop(shape, masked, pulled, drifting):
+    rng = np.random.default_rng(5)
+    extra = {}
+    if pulled:
+        extra |= {"towards": rng.normal(size=shape.size), "strength": 0.7}
+    if drifting:
+        extra["drift"] = rng.normal(size=shape.size)
+    if masked:
+        extra["mask"] = rng.random(shape.size) < 0.5
+    rows, theta = some_rows(shape), some_theta(shape)
+    batches = list(rows.batches(4, 3, np.random.default_rng(9)))
+    wanted = naive(shape, theta, batches, 0.2, **extra)
+    Descent(rate=0.2, epochs=3, batch=4)(shape, theta, rows, np.random.default_rng(9), **extra)
+    np.testing.assert_allclose(theta, wanted, rtol=0, atol=1e-12)
+
+
+@shapes
+def test_what_the_mask_leaves_out_stays_as_it_is(shape):
+    theta = some_theta(shape)
+    mask = np.arange(shape.size) % 2 == 0
+    before = theta.copy()
+    Descent(rate=0.2, epochs=2, batch=4)(
+        shape, theta, some_rows(shape), np.random.default_rng(0), mask=mask
+    )
+    np.testing.assert_array_equal(theta[~mask], before[~mask])
+    assert np.all(theta[mask] != before[mask])
+
+
+@shapes
+def test_a_pull_without_strength_changes_no_bit(shape):
+    results = []
+    for extra in ({}, {"towards": np.full(shape.size, 7.0), "strength": 0.0}):
+        theta = some_theta(shape)
+        Descent(rate=0.2, epochs=2, batch=4)(
+            shape, theta, some_rows(shape), np.random.default_rng(0), **extra
+        )
+        results.append(theta.tobytes())
+    assert results[0] == results[1]
+
+
+@shapes
+def test_single_precision_is_close_to_double(shape):
+    found = []
+    for dtype in (np.float32, np.float64):
+        theta = some_theta(shape, dtype=dtype)
+        rows = some_rows(shape, dtype=dtype)
+        Descent(rate=0.1, epochs=5, batch=4)(shape, theta, rows, np.random.default_rng(0))
+        assert theta.dtype == dtype
+        found.append(theta)
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4)
+
+
+def test_a_descent_that_diverges_does_so_in_silence():
+    shape = SHAPES[1]
+    theta = some_theta(shape, dtype=np.float32)
+    rows = some_rows(shape, dtype=np.float32)
+    Descent(rate=1e20, epochs=20, batch=4)(shape, theta, rows, np.random.default_rng(0))
+    assert not np.isfinite(theta).all()
+
+
+def test_the_number_of_threads_is_fixed_while_descending():
+    outside = solve._inside
+    with network.descending():
+        assert solve._inside == outside + 1
+    assert solve._inside == outside
+
+
+# Networks
+
+
+def a_network(shape, space, **extra):
+    classes = tuple(f"class {k}" for k in range(shape.classes))
+    return Network(theta=some_theta(shape), shape=shape, space=space, classes=classes, **extra)
+
+
+@shapes
+def test_a_network_scores_features_in_real_units_however_many(shape, monkeypatch):
+    space = Space(width=5, unit=0.25, bound=127)
+    rows = some_rows(shape, 11)
+    features = Features(rows.values.astype(np.int8), space)
+    wanted = slow_scores(shape, some_theta(shape), rows)
+    model = a_network(shape, space)
+    np.testing.assert_allclose(model(features), wanted, atol=1e-12)
+    monkeypatch.setattr(network, "_ROWS_AT_A_TIME", 3)
+    np.testing.assert_allclose(model(features), wanted, atol=1e-12)
+
+
+@shapes
+def test_an_offset_is_added_to_what_the_head_sees(shape):
+    space = Space(width=5, unit=0.25, bound=127)
+    features = Features(some_rows(shape).values.astype(np.int8), space)
+    offset = np.arange(float(shape.depth))
+    plain, shifted = a_network(shape, space), a_network(shape, space, offset=offset)
+    head = some_theta(shape)[shape.base :].reshape(shape.depth, shape.classes)
+    np.testing.assert_allclose(shifted(features) - plain(features), [offset @ head] * 11)
+
+
+def test_a_network_lifts_and_refuses_other_features():
+    lift, grid = Lift(width=8), Grid()
+    features = grid(np.random.default_rng(0).normal(size=(6, 4)))
+    shape = Shape(width=9, hidden=0, classes=3)
+    model = a_network(shape, lift(features).space, lift=lift)
+    wanted = lift(features).real() @ some_theta(shape).reshape(9, 3)
+    np.testing.assert_allclose(model(features), wanted, atol=1e-12)
+    with pytest.raises(MismatchError, match="made for other features"):
+        model(Grid(bits=4)(np.ones((1, 4))))
+
+
+@shapes
+def test_a_network_survives_the_journey_through_bytes(shape):
+    space = Space(width=5, unit=0.25, bound=127)
+    model = a_network(shape, space, offset=np.ones(shape.depth))
+    again = codec.decode(codec.encode(model))
+    features = Features(some_rows(shape).values.astype(np.int8), space)
+    np.testing.assert_array_equal(again(features), model(features))
+    assert codec.digest(again) == codec.digest(model)
