@@ -9,9 +9,11 @@ from typing import Any
 
 from fedgram import memory
 from fedgram.experiment.table.runs import Run, Source
+from fedgram.training import Training, grid_rate
 
 LONG = 20  # rounds from which a run is tried with a few before the table begins
 TRIAL = 2  # that few
+PILOTS = 4  # rates that are tried, as a rule
 _COPIES = 4  # of the features: as stored, on the grid, dealt out, and those under way
 _SQUARES = 6  # of feature by feature: sums, their parts, a solve
 
@@ -74,8 +76,17 @@ def trial(run: Run) -> dict[str, Any]:
     """Return the configuration of a short try of a run; one that is short stays as it is."""
     plain = run.settings.plain()
     if run.rounds >= LONG:
-        plain["method"] = {run.method: {**plain["method"].get(run.method, {}), "rounds": TRIAL}}
+        short: dict[str, Any] = {"rounds": TRIAL}
+        if _pilots(run):
+            short["rate"] = grid_rate(0)
+        plain["method"] = {run.method: {**plain["method"].get(run.method, {}), **short}}
     return plain
+
+
+def _pilots(run: Run) -> int:
+    """Return the rounds, about, that a run spends on finding its rate."""
+    made = run.made
+    return PILOTS * made.pilot if isinstance(made, Training) and made.rate == "auto" else 0
 
 
 def extrapolated(run: Run, rounds: Sequence[float], end: float) -> float:
@@ -84,14 +95,14 @@ def extrapolated(run: Run, rounds: Sequence[float], end: float) -> float:
     Examples
     --------
     >>> class Long:
-    ...     rounds = 200
+    ...     rounds, made = 200, None
     >>> extrapolated(Long, [5.0, 7.0], 8.0)  # 3 s before the first round, 2 s each, 1 s after
     404.0
     """
     if len(rounds) < TRIAL:
         return end
     each = rounds[-1] - rounds[-2]
-    return end + (run.rounds - len(rounds)) * each
+    return end + (run.rounds + _pilots(run) - len(rounds)) * each
 
 
 def side_by_side(runs: Sequence[Run], wanted: int) -> int:
@@ -120,7 +131,7 @@ def spoken(seconds: float) -> str:
 
 def _size(run: Run) -> float:
     """Return what the time is about proportional to, for one method."""
-    return run.rounds * run.source.samples * run.source.features
+    return (run.rounds + _pilots(run)) * run.source.samples * run.source.features
 
 
 def _bytes(run: Run) -> int:
