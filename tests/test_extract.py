@@ -266,7 +266,7 @@ def test_a_model_that_takes_something_else_is_refused_in_one_line(photos, tmp_pa
 
 
 def test_the_preprocessing_in_the_documentation_is_the_default():
-    page = (Path(__file__).parents[1] / "docs" / "features.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "extraction.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     assert build(Preprocessing, json.loads(example), "example") == Preprocessing()
 
