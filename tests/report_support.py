@@ -127,34 +127,3 @@ def _write_partition(folder, dealt, classes):
     ]
     content = {"format": 1, "classes": list(classes), "clients": entries}
     (folder / "partition.json").write_text(json.dumps(content), encoding="utf-8")
-
-
-def told(folder):
-    """Return what a comparison tells of a run of many rounds, from the file alone."""
-    text = (Path(folder) / "scores.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
-    rounds = {
-        line["round"]: line["summary"]
-        for line in lines
-        if "summary" in line and line["set"] == "members"
-    }
-    valid = {number: one["valid"] for number, one in rounds.items() if one["valid"] is not None}
-    chosen = max(sorted(valid), key=valid.get) if valid else max(rounds)
-    return {
-        "run": str(folder),
-        "method": json.loads((Path(folder) / "run.json").read_text(encoding="utf-8"))["method"],
-        "finished": True,
-        "rounds": max(rounds),
-        "chosen": chosen,
-        **rounds[chosen],
-        "last": rounds[max(rounds)],
-        "curve": [
-            {
-                "round": number,
-                "accuracy": one["accuracy"]["client_mean"],
-                **{key: one[key] for key in ("valid", "seconds", "flops", "bytes")},
-            }
-            for number, one in sorted(rounds.items())
-        ],
-        "holdout": None,
-    }

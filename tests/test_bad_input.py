@@ -271,7 +271,8 @@ def test_what_is_recorded_of_a_run_that_could_not_be_solved_is_whole(here):
     assert json.loads(Path("new/afl/run.json").read_text(encoding="utf-8"))["method"] == "afl"
     lines = Path("new/afl/asks.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["phase"] for line in lines] == ["train"]
-    assert sorted(path.name for path in Path("new/afl").iterdir()) == ["asks.jsonl", "run.json"]
+    written = {path.name for path in Path("new/afl").iterdir()}
+    assert written == {"run.json", "partition.json", "asks.jsonl"}
     refused(DATA, ["new/afl", "before anything was scored"], "compare", "new")
 
 
@@ -651,7 +652,8 @@ def whole_lines(path):
 
 
 @pytest.mark.parametrize(
-    ("most", "file"), [(100, ""), (2000, "scores.jsonl"), (5000, "shared.safetensors")]
+    ("most", "file"),
+    [(100, ""), (1500, "partition.json"), (2300, "scores.jsonl"), (5000, "shared.safetensors")],
 )
 def test_a_run_on_a_full_disk_leaves_whole_files(here, most, file):
     with room_for(most):

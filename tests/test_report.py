@@ -8,14 +8,14 @@ from statistics import stdev
 
 import pytest
 from click.testing import CliRunner
-from report_support import DATA, told, write_run
+from report_support import DATA, write_run
 
 from fedgram.cli import main
 from fedgram.errors import DataError
 from fedgram.experiment.config import read as read_config
 from fedgram.report.grouped import centre, settings
 from fedgram.report.page import page
-from fedgram.report.recorded import read, to_run
+from fedgram.report.recorded import read
 from fedgram.report.reproduce import recipes
 
 HOSTILE = "</script><script>alert('x')</script><img src=x onerror=alert(1)>\"'&"
@@ -234,7 +234,7 @@ def rounds(tmp_path):
             for r in range(5, 51, 5)
         ]
         write_run(tmp_path / f"s{seed}", "fedavg", seed=seed, rounds=scored, clients={"a": 0.5})
-    return [to_run(told(tmp_path / name)) for name in ("local", "s0", "s1")]
+    return read([tmp_path / name for name in ("local", "s0", "s1")])
 
 
 def test_the_chosen_round_stands_in_the_table_beside_the_last(rounds):
@@ -260,8 +260,7 @@ def test_seeds_that_stopped_at_different_rounds_are_compared_as_far_as_both_came
     for seed, last in ((0, 10), (1, 25)):
         scored = [(r, 0.5, None) for r in range(5, last + 1, 5)]
         write_run(tmp_path / str(seed), seed=seed, rounds=scored)
-    runs = [to_run(told(tmp_path / str(seed))) for seed in (0, 1)]
-    (row,) = settings(runs)[0].rows
+    (row,) = settings(read([tmp_path]))[0].rows
     assert [x for x, _, _ in row.curve("rounds")] == [5, 10]
 
 
@@ -273,7 +272,7 @@ def test_clients_are_those_of_the_chosen_round(tmp_path):
         if line["round"] == 2 and "client" in line:
             line["correct"] = 0
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run = to_run(told(folder))
+    (run,) = read([folder])
     assert run.chosen == 1
     assert [score.accuracy for score in run.clients] == [0.5]
 

@@ -22,6 +22,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from fedgram.report.axes import size as written_size
+
 CLASS_COLUMNS = 5  # methods side by side that fit a narrow terminal
 OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
@@ -71,7 +73,7 @@ def _accuracy_table(results: list[dict[str, Any]], label: str) -> Table:
             cells[0] = f"[bold]{cells[0]}[/bold]"
         if ranked:
             cells.append(_percent(result["auroc"]))
-        size = [_bytes(result["bytes"][key]) for key in ("up", "down")]
+        size = [written_size(result["bytes"][key]) for key in ("up", "down")]
         table.add_row(escape(str(result[label])), *cells, *size, f"{result['seconds']:.2f}")
     return table
 
@@ -156,14 +158,6 @@ def _class_table(results: list[dict[str, Any]], label: str) -> Table:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
 
 
 class _Rate(ProgressColumn):

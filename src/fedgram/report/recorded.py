@@ -86,7 +86,7 @@ def read(folders: Iterable[Path]) -> list[Run]:
 
 def _readable(result: Plain) -> Run:
     try:
-        return to_run(result)
+        return _run(result)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(
             f"{result['run']}: not a record of a run, or damaged ({error}); run again into another "
@@ -94,13 +94,11 @@ def _readable(result: Plain) -> Run:
         ) from error
 
 
-def to_run(result: Plain) -> Run:
-    """Return a run as `compare.runs` tells of it; what earlier records lack has a stand-in."""
+def _run(result: Plain) -> Run:
+    """Return a run as `compare.runs` tells of it, with what else its folder holds."""
     folder, rounds = Path(result["run"]), int(result["rounds"])
     about = read_object(folder / "run.json")
-    chosen, last = int(result.get("chosen", rounds)), result.get("last") or result
-    only = {"round": rounds, "accuracy": last["accuracy"]["client_mean"]}
-    costs = {key: result.get(key) for key in ("valid", "seconds", "flops", "bytes")}
+    chosen = int(result["chosen"])
     scores = read_lines(folder / "scores.jsonl")
     partition = folder / "partition.json"
     return Run(
@@ -109,15 +107,15 @@ def to_run(result: Plain) -> Run:
         parameters=_table(about, "parameters"),
         config=_table(about, "config"),
         versions=_table(about, "versions"),
-        finished=bool(result.get("finished", True)),
+        finished=result["finished"],
         rounds=rounds,
         chosen=chosen,
         summary=result,
-        last=last,
-        curve=result.get("curve") or [{**only, **costs}],
+        last=result["last"],
+        curve=result["curve"],
         clients=_scores(scores, "members", chosen),
         held_out=_scores(scores, "holdout", chosen),
-        holdout=result.get("holdout"),
+        holdout=result["holdout"],
         exchanges=tuple(read_lines(folder / "asks.jsonl")),
         dealt=Dealt.read(read_object(partition)) if partition.is_file() else None,
     )
