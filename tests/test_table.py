@@ -16,7 +16,7 @@ from fedgram.data.sources import load as load_data
 from fedgram.errors import ConfigError, MemoryLimitError
 from fedgram.experiment.config import Data
 from fedgram.experiment.table import published, writers
-from fedgram.experiment.table.estimate import Estimate, side_by_side
+from fedgram.experiment.table.estimate import Estimate, rounds_in_all, side_by_side, trial
 from fedgram.experiment.table.folder import Outcome
 from fedgram.experiment.table.measures import ACCURACIES, COSTS, measure
 from fedgram.experiment.table.runs import LONGEST_SLUG, Source, cells, needed, slug
@@ -266,6 +266,9 @@ CHANGES = [
     {"grid": {"clip": 5.0}},
     {"engine": {"private": True}},
     {"metrics": {"auroc": True}},
+    {"metrics": {"whole": True}},
+    {"scoring": {"every": 2}},
+    {"data": {"valid_fraction": 0.1}},
     {"method": {"afl": {"ridge": 1.0}}},
     {"method": {"afl": {"lift": {"width": 8}}}},
     {"table": {"methods": ["local"]}},
@@ -654,6 +657,24 @@ def test_time_left_is_the_sum_of_the_likeliest_shared_among_processes():
     assert estimate.left(others, 2) == pytest.approx((3 * 1 + 3 * 3 + 4 * 2) / 2)
     assert Estimate(runs=runs, measured={}).left(runs, 2) is None
     assert estimate.left([], 2) == 0
+
+
+def test_a_try_of_a_long_run_is_short_and_chooses_no_rate():
+    found = table(
+        table={"methods": ["fedavg", "afl"], "seeds": 1},
+        method={"fedavg": {"rounds": 200, "pilot": 5, "epochs": 2}},
+        scoring={"every": 3},
+    )
+    fedavg, afl = runs_of(found)
+    assert trial(fedavg)["method"]["fedavg"] == {
+        "rounds": 6,
+        "rate": 0.1,
+        "pilot": 5,
+        "epochs": 2,
+    }
+    assert rounds_in_all(fedavg) == 200 + 4 * 5
+    assert trial(afl) == afl.settings.plain()
+    assert rounds_in_all(afl) == 1
 
 
 def test_no_more_processes_than_fit_into_memory(monkeypatch):

@@ -240,7 +240,7 @@ def test_long_runs_are_timed_before_the_table_begins(tmp_path):
     mine = method(tmp_path)
     states = made(table(mine, "local", every={"rounds": 25}), tmp_path / "t")
     said = [state.said for state in states if state.said]
-    assert said[0] == "timing mine, local: a run each, of 2 rounds at most"
+    assert said[0] == "timing mine, local: a run each, the long ones cut short"
     begun = next(i for i, s in enumerate(states) if i and "timing" not in "".join(s.running))
     assert states[begun].left is not None
     assert states[begun].done == 0
