@@ -371,6 +371,21 @@ def test_a_preset_runs_on_a_file_of_ones_own(tmp_path, clusters):
     shown = cli("table", "lambda-ablation", *options, *out)
     assert shown.stdout == (tmp_path / "t" / "table.txt").read_text()
     assert Path(tmp_path / "t" / "table.tex").is_file()
+    drawn = (tmp_path / "t" / "table-balance-cifar-100.svg").read_text()
+    assert drawn.startswith("<svg")
+    assert all(name in drawn for name in ("balance (lambda)", "dual", "dirichlet 0.5"))
+
+
+def test_costs_are_drawn_where_they_are_asked_for(tmp_path):
+    toml = tmp_path / "t.toml"
+    toml.write_text(
+        '[table]\nmethods = ["local", "afl"]\nseeds = 1\ncurves = ["rounds", "bytes"]\n'
+        "[data]\nclients = 3\n",
+        encoding="utf-8",
+    )
+    assert cli("table", toml, "-o", tmp_path / "t").exit_code == 0
+    names = sorted(path.name for path in (tmp_path / "t").glob("*.svg"))
+    assert names == [f"table-{a}-digits-3-clients-dirichlet-0.1.svg" for a in ("bytes", "rounds")]
 
 
 def test_the_exit_code_is_that_of_the_first_failure(tmp_path):
