@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import blas
 
-from fedgram import Features, Labels, Space, Statistics, exact
+from fedgram import Features, Labels, Space, Statistics, exact, work
 from fedgram.errors import ExactnessError, FedgramError
 from fedgram.exact import EXACT_UP_TO, FLOAT32, FLOAT64, Accumulator, block_dtype, blocks, product
 
@@ -198,6 +198,13 @@ def test_the_self_test_of_float64_refuses_float32():
 def test_the_self_test_accepts_this_machine_and_plain_loops(dtype):
     exact.self_test(dtype)
     exact.check(one_by_one(dtype), dtype)
+
+
+def test_the_self_test_is_nobodys_work():
+    exact.self_test.cache_clear()
+    before = work.done()
+    exact.self_test(FLOAT32)
+    assert work.done() == before
 
 
 @pytest.fixture

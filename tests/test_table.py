@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 
 from fedgram.data.sources import load as load_data
 from fedgram.errors import ConfigError, MemoryLimitError
-from fedgram.experiment.config import Data
 from fedgram.experiment.table import published, writers
-from fedgram.experiment.table.estimate import Estimate, side_by_side
+from fedgram.experiment.table.estimate import Estimate, rounds_in_all, side_by_side, trial
 from fedgram.experiment.table.folder import Outcome
 from fedgram.experiment.table.measures import ACCURACIES, COSTS, measure
 from fedgram.experiment.table.runs import LONGEST_SLUG, Source, cells, needed, slug
 from fedgram.experiment.table.series import costs, sensitivities
 from fedgram.experiment.table.settings import load, merged, preset, presets, read
 from fedgram.experiment.table.summary import ranks, summarize
-from fedgram.method import names
 
 DIGITS = Source.of(load_data("digits"))
 SOURCES = {"digits": DIGITS}
@@ -184,22 +182,9 @@ def test_merging_with_itself_or_nothing_changes_nothing(settings):
 # Presets
 
 
-def present(name):
-    """Return a preset as it is, or what an installation without all its methods can run of it."""
-    settings = tomllib.loads(preset(name))
-    rows = settings["table"]["methods"]
-    kept = [row for row in rows if (row["method"] if isinstance(row, dict) else row) in names()]
-    if kept != rows:
-        settings["table"] |= {"methods": kept, "show": "client_mean"}
-        settings.pop("every")
-        data = settings["data"].items()
-        settings["data"] = {k: v for k, v in data if k in Data.__dataclass_fields__}
-    return settings
-
-
 @pytest.mark.parametrize("name", presets())
 def test_presets_are_read_and_their_settings_are_those_of_the_methods(name):
-    found = read(present(name))
+    found = load(name)
     assert found.title
     assert len(found.seeds) == 3
     for run in needed(cells(found, SOURCES)):
@@ -266,6 +251,9 @@ CHANGES = [
     {"grid": {"clip": 5.0}},
     {"engine": {"private": True}},
     {"metrics": {"auroc": True}},
+    {"metrics": {"whole": True}},
+    {"scoring": {"every": 2}},
+    {"data": {"valid_fraction": 0.1}},
     {"method": {"afl": {"ridge": 1.0}}},
     {"method": {"afl": {"lift": {"width": 8}}}},
     {"table": {"methods": ["local"]}},
@@ -654,6 +642,24 @@ def test_time_left_is_the_sum_of_the_likeliest_shared_among_processes():
     assert estimate.left(others, 2) == pytest.approx((3 * 1 + 3 * 3 + 4 * 2) / 2)
     assert Estimate(runs=runs, measured={}).left(runs, 2) is None
     assert estimate.left([], 2) == 0
+
+
+def test_a_try_of_a_long_run_is_short_and_chooses_no_rate():
+    found = table(
+        table={"methods": ["fedavg", "afl"], "seeds": 1},
+        method={"fedavg": {"rounds": 200, "pilot": 5, "epochs": 2}},
+        scoring={"every": 3},
+    )
+    fedavg, afl = runs_of(found)
+    assert trial(fedavg)["method"]["fedavg"] == {
+        "rounds": 6,
+        "rate": 0.1,
+        "pilot": 5,
+        "epochs": 2,
+    }
+    assert rounds_in_all(fedavg) == 200 + 4 * 5
+    assert trial(afl) == afl.settings.plain()
+    assert rounds_in_all(afl) == 1
 
 
 def test_no_more_processes_than_fit_into_memory(monkeypatch):

@@ -135,7 +135,8 @@ def test_a_second_time_nothing_is_run(tmp_path):
 def test_runs_are_ordinary_ones_without_models_unless_asked_for(tmp_path):
     made(table("afl", seeds=1), tmp_path)
     (run,) = (tmp_path / "runs").iterdir()
-    assert {f.name for f in run.iterdir()} == {"run.json", "asks.jsonl", "scores.jsonl"}
+    assert {f.name for f in run.iterdir()} >= {"run.json", "asks.jsonl", "scores.jsonl"}
+    assert not list(run.rglob("*.safetensors"))
     shown = json.loads(cli("compare", run, "--json").output)["runs"][0]
     number = json.loads((tmp_path / "table.json").read_text())["numbers"][0]
     assert number["mean"] == pytest.approx(100 * shown["accuracy"]["client_mean"])
@@ -240,7 +241,7 @@ def test_long_runs_are_timed_before_the_table_begins(tmp_path):
     mine = method(tmp_path)
     states = made(table(mine, "local", every={"rounds": 25}), tmp_path / "t")
     said = [state.said for state in states if state.said]
-    assert said[0] == "timing mine, local: a run each, of 2 rounds at most"
+    assert said[0] == "timing mine, local: a run each, the long ones cut short"
     begun = next(i for i, s in enumerate(states) if i and "timing" not in "".join(s.running))
     assert states[begun].left is not None
     assert states[begun].done == 0
@@ -371,6 +372,21 @@ def test_a_preset_runs_on_a_file_of_ones_own(tmp_path, clusters):
     shown = cli("table", "lambda-ablation", *options, *out)
     assert shown.stdout == (tmp_path / "t" / "table.txt").read_text()
     assert Path(tmp_path / "t" / "table.tex").is_file()
+    drawn = (tmp_path / "t" / "table-balance-cifar-100.svg").read_text()
+    assert drawn.startswith("<svg")
+    assert all(name in drawn for name in ("balance (lambda)", "dual", "dirichlet 0.5"))
+
+
+def test_costs_are_drawn_where_they_are_asked_for(tmp_path):
+    toml = tmp_path / "t.toml"
+    toml.write_text(
+        '[table]\nmethods = ["local", "afl"]\nseeds = 1\ncurves = ["rounds", "bytes"]\n'
+        "[data]\nclients = 3\n",
+        encoding="utf-8",
+    )
+    assert cli("table", toml, "-o", tmp_path / "t").exit_code == 0
+    names = sorted(path.name for path in (tmp_path / "t").glob("*.svg"))
+    assert names == [f"table-{a}-digits-3-clients-dirichlet-0.1.svg" for a in ("bytes", "rounds")]
 
 
 def test_the_exit_code_is_that_of_the_first_failure(tmp_path):

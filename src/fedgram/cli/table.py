@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 
+from fedgram import files
 from fedgram.cli.group import main
 from fedgram.experiment.table.estimate import spoken
 from fedgram.experiment.table.make import State, make
+from fedgram.experiment.table.series import costs, sensitivities
 from fedgram.experiment.table.settings import load, preset, presets
+from fedgram.experiment.table.summary import Summary
+from fedgram.report.axes import wide
+from fedgram.report.figures import Axis, curves, sensitivity
 
 
 @main.command()
@@ -46,8 +52,8 @@ def table(
 
     TABLE.toml is a file of yours or the name of a preset; without it the presets are listed. Runs
     are recorded in the folder (tables/NAME unless -o names another), finished ones are not run
-    again, and table.txt, .md, .csv, .tex and .json are written anew after every run. A table that
-    was interrupted or killed goes on with the same command.
+    again, and table.txt, .md, .csv, .tex and .json are written anew after every run, figures at the
+    end. A table that was interrupted or killed goes on with the same command.
 
     Example: fedgram table lambda-ablation --source CIFAR-100=cifar100.npz -o tables/lambda
     """
@@ -63,10 +69,24 @@ def table(
         for state in make(settings, folder, jobs=jobs, only_estimate=estimate):
             show(state)
     if not estimate:
+        _draw(state.summary, folder)
         file = "table.json" if as_json else "table.txt"
         click.echo((folder / file).read_text(encoding="utf-8"), nl=False)
         click.echo(f"table.txt, .md, .csv, .tex and .json are in {folder}", err=True)
     context.exit(state.code)
+
+
+def _draw(summary: Summary, folder: Path) -> None:
+    """Draw accuracy against parameters and costs, where the table has them."""
+    for picture in sensitivities(summary):
+        places = [x for points in picture.lines.values() for x, _, _ in points]
+        logarithmic = min(places) > 0 and wide(places)
+        drawn = sensitivity(picture.title, picture.axis, picture.lines, logarithmic=logarithmic)
+        files.write(folder / f"table-{picture.name}.svg", drawn)
+    for picture in costs(summary):
+        axis = cast(Axis, picture.axis)
+        drawn = curves(picture.title, picture.lines, axis=axis, chosen=picture.chosen)
+        files.write(folder / f"table-{picture.name}.svg", drawn)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from fedgram.settings import build, propose
 
 VERSION = 1
 OnReply = Callable[[str, int, int], None]
+OnRound = Callable[[int], None]
 DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl")
 
 
@@ -94,7 +95,7 @@ class Config:
         *,
         record: Record,
         on_reply: OnReply | None = None,
-        on_round: Callable[[int], None] | None = None,
+        on_round: OnRound | None = None,
     ) -> Result:
         """Run the method of this name on a federation with these settings."""
         return run(

@@ -19,7 +19,12 @@ RUN_TABLES = tuple(
     for field in fields(config.Config)
     if field.name not in ("methods", "method", "every")
 )
-_STRENGTHS = {"dirichlet": "dirichlet", "quantity": "dirichlet", "shards": "shards"}
+_STRENGTHS = {
+    "dirichlet": "dirichlet",
+    "quantity": "dirichlet",
+    "shards": "shards",
+    "classes": "classes_per_client",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +219,7 @@ def _partition(text: str) -> dict[str, Any]:
     if kind not in _STRENGTHS:
         raise ConfigError(f"table.partitions: {text!r}: {kind} takes no number")
     try:
-        number = int(strength) if kind == "shards" else float(strength)
+        number = int(strength) if kind in ("shards", "classes") else float(strength)
     except ValueError:
         raise ConfigError(f"table.partitions: {text!r}: {strength!r} is not a number") from None
     return {"partition": kind, _STRENGTHS[kind]: number}

@@ -12,7 +12,7 @@ from fedgram.experiment.table.runs import Run, Source
 from fedgram.training import Training, grid_rate
 
 LONG = 20  # rounds from which a run is tried with a few before the table begins
-TRIAL = 2  # that few
+TRIAL = 2  # scored ones, that few
 PILOTS = 4  # rates that are tried, as a rule
 _COPIES = 4  # of the features: as stored, on the grid, dealt out, and those under way
 _SQUARES = 6  # of feature by feature: sums, their parts, a solve
@@ -76,33 +76,43 @@ def trial(run: Run) -> dict[str, Any]:
     """Return the configuration of a short try of a run; one that is short stays as it is."""
     plain = run.settings.plain()
     if run.rounds >= LONG:
-        short: dict[str, Any] = {"rounds": TRIAL}
+        changes: dict[str, Any] = {"rounds": min(run.rounds, TRIAL * run.settings.scoring.every)}
         if _pilots(run):
-            short["rate"] = grid_rate(0)
-        plain["method"] = {run.method: {**plain["method"].get(run.method, {}), **short}}
+            changes["rate"] = grid_rate(0)
+        plain["method"] = {run.method: {**plain["method"].get(run.method, {}), **changes}}
     return plain
 
 
-def _pilots(run: Run) -> int:
-    """Return the rounds, about, that a run spends on finding its rate."""
-    made = run.made
-    return PILOTS * made.pilot if isinstance(made, Training) and made.rate == "auto" else 0
+def rounds_in_all(run: Run) -> int:
+    """Return about how many rounds a run goes through, those to find its rate included."""
+    return run.rounds + _pilots(run)
 
 
-def extrapolated(run: Run, rounds: Sequence[float], end: float) -> float:
-    """Return a run's seconds from the moments of a short try: after each round, and at the end.
+def extrapolated(rounds: int, ends: Sequence[float], end: float, *, every: int = 1) -> float:
+    """Return the seconds of so many rounds, from a short try.
+
+    Parameters
+    ----------
+    rounds
+        How many the run will have.
+    ends
+        When each round of the try was over, in seconds.
+    end
+        When all of it was.
+    every
+        Every so many rounds are scored.
 
     Examples
     --------
-    >>> class Long:
-    ...     rounds, made = 200, None
-    >>> extrapolated(Long, [5.0, 7.0], 8.0)  # 3 s before the first round, 2 s each, 1 s after
+    >>> extrapolated(200, [5.0, 7.0], 8.0)  # 3 s before the first round, 2 s each, 1 s after
     404.0
+    >>> extrapolated(20, [1.0, 4.0, 5.0, 8.0], 8.0, every=2)  # scoring takes 2 s
+    40.0
     """
-    if len(rounds) < TRIAL:
+    if len(ends) <= every:
         return end
-    each = rounds[-1] - rounds[-2]
-    return end + (run.rounds + _pilots(run) - len(rounds)) * each
+    each = (ends[-1] - ends[-1 - every]) / every
+    return end + (rounds - len(ends)) * each
 
 
 def side_by_side(runs: Sequence[Run], wanted: int) -> int:
@@ -129,9 +139,14 @@ def spoken(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
 
 
+def _pilots(run: Run) -> int:
+    made = run.made
+    return PILOTS * made.pilot if isinstance(made, Training) and made.rate == "auto" else 0
+
+
 def _size(run: Run) -> float:
     """Return what the time is about proportional to, for one method."""
-    return (run.rounds + _pilots(run)) * run.source.samples * run.source.features
+    return rounds_in_all(run) * run.source.samples * run.source.features
 
 
 def _bytes(run: Run) -> int:

@@ -12,9 +12,9 @@ from fedgram.data.sources import load as load_data
 from fedgram.experiment.table import published, writers
 from fedgram.experiment.table.estimate import (
     LONG,
-    TRIAL,
     Estimate,
     extrapolated,
+    rounds_in_all,
     side_by_side,
     spoken,
     trial,
@@ -119,15 +119,21 @@ class _Maker:
         if not tried or not (always or any(run.rounds >= LONG for run in tried)):
             return
         what = ", ".join(run.label for run in tried)
-        yield self._state(said=f"timing {what}: a run each, of {TRIAL} rounds at most")
+        yield self._state(said=f"timing {what}: a run each, the long ones cut short")
         rounds: list[list[float]] = [[] for _ in tried]
         for answer in pool.map([self._job(run, trial(run), None) for run in tried]):
             run = tried[answer.job]
             if answer.round is not None:
                 rounds[answer.job].append(answer.seconds)
             elif answer.done:  # one that fails will fail again, and be told of then
-                self._times[run.digest] = extrapolated(run, rounds[answer.job], answer.seconds)
+                self._times[run.digest] = extrapolated(
+                    rounds_in_all(run) if run.rounds >= LONG else run.rounds,
+                    rounds[answer.job],
+                    answer.seconds,
+                    every=run.settings.scoring.every,
+                )
                 self._tried += 1
+                self._estimate()
             yield self._state(running=(f"{run.label}: timing",))
 
     def _run(self, pool: Pool) -> Iterator[State]:

@@ -226,7 +226,10 @@ class _Point:
     def _settings(self, seed: int) -> dict[str, Any]:
         """Return the settings of one run; later win: all, data set, partition, sweep, row."""
         table, method = self.table, self.entry.method
-        chosen = merged(table.shared, self.dataset.settings, self.partition.settings)
+        shown = {measure.base for measure in table.show}
+        # Every model on everybody's samples takes longer than all the rest of a closed form.
+        wanted = {"metrics": {"whole": "global" in shown, "auroc": "auroc" in shown}}
+        chosen = merged(wanted, table.shared, self.dataset.settings, self.partition.settings)
         swept = _nested(self.sweep.path, self.value) if self.sweep else {}
         takes = self.entry.takes()
         parameters = merged(
@@ -238,7 +241,6 @@ class _Point:
         axes = {
             "data": {"seed": seed, **({} if self.clients is None else {"clients": self.clients})},
             "engine": {"seed": seed},
-            "metrics": {"auroc": True} if any(m.base == "auroc" for m in table.show) else {},
         }
         moved = {key: given for key, given in swept.items() if key in RUN_TABLES}
         return merged(chosen, axes, moved, {"methods": [method], "method": {method: parameters}})

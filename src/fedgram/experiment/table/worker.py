@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,23 +28,6 @@ from fedgram.experiment.sites import Sites, sites
 from fedgram.experiment.table.runs import digest_of
 from fedgram.features.grid import Grid
 
-OnRound = Callable[[int], None]
-
-
-class Followed(Record):
-    """A record that tells of every scored round."""
-
-    def __init__(self, on_round: OnRound, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._on_round = on_round
-
-    def scores(
-        self, round_: int, who: str, rows: list[dict[str, Any]], summary: Mapping[str, Any]
-    ) -> None:
-        super().scores(round_, who, rows, summary)
-        if who == "members":
-            self._on_round(round_)
-
 
 class Bench:
     """What stays in memory between runs: one data set, and the last way it was dealt."""
@@ -53,14 +36,14 @@ class Bench:
         self._data = lru_cache(maxsize=1)(_loaded)
         self._dealt = lru_cache(maxsize=1)(self._deal)
 
-    def run(self, job: Mapping[str, Any], on_round: OnRound) -> None:
+    def run(self, job: Mapping[str, Any], on_round: config.OnRound) -> None:
         """Carry out and record one run; without a folder nothing is recorded."""
         settings = config.read(job["config"])
         (name,) = settings.methods
         folder = Path(job["folder"]) if job["folder"] else None
         everybody = self._dealt(job["data"], settings.data, settings.grid)
-        record = Followed(on_round, folder, settings.about(name), keep_models=job["keep_models"])
-        settings.run(name, everybody, record=record)
+        record = Record(folder, settings.about(name), keep_models=job["keep_models"])
+        settings.run(name, everybody, record=record, on_round=on_round)
 
     def _deal(self, digest: str, plan: config.Data, grid: Grid) -> Sites:
         return sites(self._data(plan.source, digest), plan, grid)
