@@ -21,7 +21,9 @@ def changed(value):
         return not value
     if isinstance(value, Lift):
         return Lift(width=8, activation="tanh", seed=5)
-    return {float: lambda: value + 0.25, int: lambda: value + 1}.get(type(value), lambda: value)()
+    return {float: lambda: value / 2 or 0.25, int: lambda: value + 1}.get(
+        type(value), lambda: value
+    )()
 
 
 @pytest.mark.parametrize("name", METHODS)
