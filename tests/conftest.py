@@ -7,6 +7,9 @@ import pytest
 
 from fedgram import Dataset, Grid, Labels, Lift, Samples, Site
 
+# A plugin, which changes the process that imports it.
+collect_ignore = ["torchvision_ops.py"]
+
 
 def _clusters(
     samples: int = 200, features: int = 12, classes: int = 4, *, seed: int = 0

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from fedgram.cli import main
 from fedgram.experiment.config import DEFAULT_METHODS
-from fedgram.method import find, names
+from fedgram.method import names
 
 ACCURACIES = {"client_mean", "sample_mean", "worst_decile", "global", "balanced"}
 KEYS = {
@@ -22,8 +22,8 @@ KEYS = {
     "rounds",
     "chosen",
     "last",
-    "accuracy",
     "valid",
+    "accuracy",
     "clients",
     "untested_clients",
     "seconds",
@@ -37,13 +37,7 @@ KEYS = {
     "gains",
 }
 SMALL = ("-s", "data.clients=4")
-
-
-def short(name):
-    """Settings that leave a method that trains in rounds two of them, and no search for a rate."""
-    if not hasattr(find(name), "rate"):
-        return ()
-    return ("-s", f"method.{name}.rounds=2", "-s", f"method.{name}.rate=0.05")
+FEW_ROUNDS = ("-s", "every.rounds=2", "-s", "every.pilot=1")
 
 
 def cli(*arguments, columns=80):
@@ -90,7 +84,7 @@ def test_without_arguments_a_table_of_the_default_methods_fits_80_columns():
 
 @pytest.mark.parametrize("name", names())
 def test_the_name_of_no_method_is_wrapped_at_80_columns(name):
-    rows = table(cli("run", "-m", name, *SMALL, *short(name)).stdout)
+    rows = table(cli("run", "-m", name, *SMALL, *FEW_ROUNDS).stdout)
     assert [row[0] for row in rows] == [name]
 
 
@@ -273,8 +267,9 @@ for arguments in {commands!r}:
 
 @pytest.mark.parametrize("name", ["fedavg", "fedpcl", "fed3r"])
 def test_trained_models_are_read_by_a_process_that_trained_none(tmp_path, name):
-    options = ("-s", "method.fed3r.only_local_labels=true") if name == "fed3r" else short(name)
-    assert cli("run", "-m", name, *SMALL, *options, "--out", tmp_path).exit_code == 0
+    options = ("-s", "method.fed3r.only_local_labels=true") if name == "fed3r" else ()
+    done = cli("run", "-m", name, *SMALL, *FEW_ROUNDS, *options, "--out", tmp_path)
+    assert done.exit_code == 0
     rng = np.random.default_rng(0)
     own = tmp_path / "own.npz"
     classes = np.array([str(digit) for digit in range(10)])
@@ -300,7 +295,7 @@ def test_trained_models_are_read_by_a_process_that_trained_none(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["fedrep", "fedpcl"])
 def test_what_is_shared_without_a_head_does_not_predict(tmp_path, name):
-    assert cli("run", "-m", name, *SMALL, *short(name), "--out", tmp_path).exit_code == 0
+    assert cli("run", "-m", name, *SMALL, *FEW_ROUNDS, "--out", tmp_path).exit_code == 0
     done = cli("predict", tmp_path / name / "shared.safetensors", "digits")
     assert done.exit_code == 3
     assert "not a model that predicts" in done.stderr

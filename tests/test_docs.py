@@ -1,7 +1,9 @@
 """What is written for people: the tutorial runs, and nothing public goes unmentioned."""
 
 import ast
+import dataclasses
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -13,12 +15,17 @@ import pytest
 
 import fedgram
 from fedgram.cli import main
+from fedgram.features import backbones
+from fedgram.features.backbones.onnx import Preprocessing
 from fedgram.method import find, names, parameters, summary
+from fedgram.settings import build
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "by-files.md").read_text(encoding="utf-8")
 METHODS = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+TABLES = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 
 
 def shell(script, folder):
@@ -36,13 +43,33 @@ def shell(script, folder):
     return done.stdout
 
 
+def scripts(page):
+    """Return all of a page's commands, as one script."""
+    return "\n".join(re.findall(r"```bash\n(.*?)```", page, re.DOTALL))
+
+
 def test_the_tutorial_runs_and_ends_where_a_run_on_the_same_data_does(tmp_path):
-    output = shell("\n".join(re.findall(r"```bash\n(.*?)```", TUTORIAL, re.DOTALL)), tmp_path)
+    output = shell(scripts(TUTORIAL), tmp_path)
     (solved,) = re.findall(r"^(\w{64})  apfl on", output, re.MULTILINE)
     run = shell("fedgram run -m apfl -s data.clients=3 --json", tmp_path)
     assert f'"shared_digest": "{solved}"' in run
     assert "after the deletion of west, as certified" in output
     assert (tmp_path / "north" / "predictions.csv").read_text().startswith("label,name,score_0")
+
+
+def test_three_hospitals_end_where_one_table_does(tmp_path):
+    output = shell(scripts(TABLES), tmp_path)
+    (solved,) = re.findall(r"^(\w{64})  afl on", output, re.MULTILINE)
+    assert f'"shared_digest": "{solved}"' in output
+    assert re.search(r"^0,readmitted,.*\n1,well,", output, re.MULTILINE)  # the new patients
+    assert all((tmp_path / f"{name}.moments").stat().st_size < 1000 for name in ("north", "west"))
+
+
+def test_what_is_told_of_reports_works(tmp_path):
+    text = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    shell("\n".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)), tmp_path)
+    made = {path.name for path in tmp_path.iterdir()}
+    assert {"report.html", "partition.svg", "ridge.svg"} <= made
 
 
 def commands(group=main, prefix=""):
@@ -55,7 +82,7 @@ def commands(group=main, prefix=""):
 
 @pytest.mark.parametrize("name", [name for name, _ in commands()])
 def test_every_command_is_documented(name):
-    assert f"fedgram {name}" in README + TUTORIAL
+    assert f"fedgram {name}" in README + TUTORIAL + TABLES
     assert dict(commands())[name].help
 
 
@@ -65,6 +92,26 @@ def test_every_method_is_documented(name):
     assert f"`{name}`" in METHODS
     assert summary(find(name)).endswith(".")
     assert all(parameter.text for parameter in parameters(find(name)))
+
+
+@pytest.mark.parametrize("name", backbones.names())
+def test_every_backbone_is_documented(name):
+    assert re.search(rf"^\| `{name}\b", README, re.MULTILINE)
+    assert re.search(rf"^\| `{name}\b", FEATURES, re.MULTILINE)
+
+
+@pytest.mark.parametrize("option", main.commands["features"].params, ids=lambda p: p.name)
+def test_every_option_of_features_is_documented(option):
+    spelled = option.opts if isinstance(option, click.Option) else [option.name.upper()]
+    assert any(f"{word} " in README + TUTORIAL + FEATURES for word in spelled)
+
+
+def test_the_settings_of_onnx_models_in_the_guide_are_read():
+    (example,) = re.findall(r"```json\n(.*?)```", FEATURES, re.DOTALL)
+    settings = build(Preprocessing, json.loads(example), "PATH.json")
+    assert settings.mean == (0.485, 0.456, 0.406)
+    for field in dataclasses.fields(Preprocessing):
+        assert f"`{field.name}`" in FEATURES
 
 
 PROTOCOLS = {"Federation", "Method", "Predictor", "FedgramError"}

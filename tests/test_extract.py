@@ -1,7 +1,10 @@
 """Features from items: on the grid, the same however often it was interrupted."""
 
+import contextlib
+import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -129,11 +132,11 @@ def test_a_killed_process_loses_at_most_a_part(photos, tmp_path, kills):
 def test_broken_images_are_refused_or_skipped_as_asked(photos, tmp_path):
     (photos / "bee" / "07.png").write_bytes(b"not an image")
     items = read_items(str(photos))
-    with pytest.raises(DataError, match=r"07\.png: cannot be read as an image.*--skip-broken"):
+    with pytest.raises(DataError, match=r"07\.png: .* \(of no known kind\); .*--skip-broken"):
         Extraction(backbone=find("pixels:4")).run(items, tmp_path / "f.npz")
     extraction = Extraction(backbone=find("pixels:4"), broken="skip")
-    skipped = extraction.run(items, tmp_path / "f.npz")
-    assert [path[-10:] for path in skipped] == ["bee/07.png"]
+    done = extraction.run(items, tmp_path / "f.npz")
+    assert [path[-10:] for path in done.skipped] == ["bee/07.png"]
     assert len(load(str(tmp_path / "f.npz"))) == len(items) - 1
 
 
@@ -155,6 +158,36 @@ def test_from_a_folder_to_a_run_by_two_commands(photos, tmp_path):
     assert json.loads(run.stdout)["runs"][0]["clients"] == 3
 
 
+def test_a_second_extraction_says_what_it_took_over(photos, tmp_path):
+    command = ["features", str(photos), "-o", str(tmp_path / "f.npz"), "--backbone", "pixels:4"]
+    first, second = (CliRunner().invoke(main, command) for _ in range(2))
+    assert first.stdout.endswith("f.npz: 150 samples, pixels:4\n")
+    assert second.stdout.endswith("f.npz: 150 samples, pixels:4, 150 of them as they were\n")
+    assert first.stderr == second.stderr == ""  # no bar where there is no terminal
+
+
+def test_on_a_terminal_a_bar_shows_rate_and_time_left(photos, tmp_path):
+    pty = pytest.importorskip("pty")  # not on every platform
+    ours, theirs = pty.openpty()
+    command = ["features", str(photos), "-o", str(tmp_path / "f.npz"), "--backbone", "pixels:4"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "fedgram.cli", *command],
+        stdin=theirs,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    drawn = b""
+    with contextlib.suppress(OSError):  # the child has closed the terminal
+        while content := os.read(ours, 2**16):
+            drawn += content
+    os.close(ours)
+    assert child.wait() == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.decode())
+    assert re.search(r"pixels:4 .*150/150 [\d,.]+/s \d+:\d\d:\d\d left", plain)
+
+
 def test_sites_with_different_backbones_are_refused_by_name(photos, tmp_path):
     contributions = []
     for k, backbone in enumerate(("pixels:4", "pixels:4", "pixels:3")):
@@ -174,7 +207,7 @@ def test_sites_with_different_backbones_are_refused_by_name(photos, tmp_path):
 # Models
 
 
-def tiny_model(path, **sidecar):
+def tiny_model(path, batch="n", side=6, **sidecar):
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     rng = np.random.default_rng(0)
@@ -188,8 +221,8 @@ def tiny_model(path, **sidecar):
     graph = onnx.helper.make_graph(
         nodes,
         "tiny",
-        [value("x", onnx.TensorProto.FLOAT, ["n", 3, 6, 6])],
-        [value("f", onnx.TensorProto.FLOAT, ["n", 5, 1, 1])],
+        [value("x", onnx.TensorProto.FLOAT, [batch, 3, side, side])],
+        [value("f", onnx.TensorProto.FLOAT, [batch, 5, 1, 1])],
         [kernel],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
@@ -199,14 +232,35 @@ def tiny_model(path, **sidecar):
     return find(f"onnx:{path}"), rng
 
 
-def test_features_of_an_onnx_model_do_not_depend_on_the_batch(photos, tmp_path):
-    backbone, _ = tiny_model(tmp_path / "m.onnx")
+@pytest.mark.parametrize("batch", ["n", 1, 3])
+@pytest.mark.parametrize("prepared", [True, False])
+def test_features_of_an_onnx_model_do_not_depend_on_the_batch(photos, tmp_path, batch, prepared):
+    backbone, _ = tiny_model(tmp_path / "m.onnx", batch=batch)
     images = [extract.decoded(path) for path in read_items(str(photos)).entries[:20]]
     together = backbone(images)
     assert together.shape == (20, 5)
+    if prepared:
+        images = [backbone.prepare(image) for image in images]
+    made = backbone.embed if prepared else backbone
     for size in (1, 7):
-        parts = [backbone(images[k : k + size]) for k in range(0, 20, size)]
+        parts = [made(images[k : k + size]) for k in range(0, 20, size)]
         assert np.array_equal(np.concatenate(parts), together)
+
+
+def test_a_model_that_resizes_by_itself_sees_each_image_in_its_own_size(photos, tmp_path):
+    backbone, _ = tiny_model(tmp_path / "m.onnx", side=None, size=0)
+    images = [extract.decoded(path) for path in read_items(str(photos)).entries[:20]]
+    assert len({image.shape for image in images}) == 5
+    alone = [backbone([image])[0] for image in images]
+    assert np.array_equal(backbone(images), alone)
+
+
+def test_a_model_that_takes_something_else_is_refused_in_one_line(photos, tmp_path):
+    backbone, _ = tiny_model(tmp_path / "m.onnx", size=5)
+    images = [extract.decoded(path) for path in read_items(str(photos)).entries[:3]]
+    message = r"'onnx:m.onnx' cannot be run on float32 of shape \(3, 5, 5\) .*beside it$"
+    with pytest.raises(DataError, match=message):
+        backbone(images)
 
 
 def test_weights_and_preprocessing_are_part_of_a_models_digest(tmp_path):
@@ -214,6 +268,42 @@ def test_weights_and_preprocessing_are_part_of_a_models_digest(tmp_path):
     same, _ = tiny_model(tmp_path / "b.onnx")
     other, _ = tiny_model(tmp_path / "c.onnx", mean=0.4)
     assert one.digest == same.digest != other.digest
+    assert other.digest == tiny_model(tmp_path / "d.onnx", mean=[0.4, 0.4, 0.4])[0].digest
+
+
+def test_the_digest_of_a_model_with_one_mean_is_the_one_it_always_had(tmp_path):
+    one, _ = tiny_model(tmp_path / "a.onnx")
+    weights = hashlib.sha256((tmp_path / "a.onnx").read_bytes()).hexdigest()
+    recipe = '{"layout": "NCHW", "mean": 0.5, "raw": false, "size": 6, "std": 0.5}'
+    assert one.digest == hashlib.sha256(f"{weights} {recipe}".encode()).hexdigest()
+
+
+def test_every_channel_may_have_its_own_mean_and_std(tmp_path):
+    """Channels that are prepared by hand, for a model that takes them as they come."""
+    mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+    images = list(np.random.default_rng(1).integers(0, 256, (3, 6, 6, 3), dtype=np.uint8))
+    own, _ = tiny_model(tmp_path / "own.onnx", mean=mean.tolist(), std=std.tolist())
+    session = pytest.importorskip("onnxruntime").InferenceSession(str(tmp_path / "own.onnx"))
+    pixels = (np.stack(images).astype(np.float32) / np.float32(255) - mean) / std
+    expected = session.run(None, {"x": pixels.transpose(0, 3, 1, 2)})[0].reshape(3, 5)
+    assert np.allclose(own(images), expected, atol=1e-5)
+    plain, _ = tiny_model(tmp_path / "plain.onnx")
+    assert not np.allclose(own(images), plain(images), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("sidecar", "message"),
+    [
+        ({"mean": [0.5, 0.5]}, "one for each of red, green and blue"),
+        ({"std": [0.2, 0.0, 0.2]}, "must not be 0"),
+        ({"std": 0}, "must not be 0"),
+        ({"mean": [0.5, "gray", 0.5]}, r"mean\[1\] = 'gray'"),
+        ({"layout": "CHW"}, "'NCHW' or 'NHWC' is wanted"),
+    ],
+)
+def test_preprocessing_that_makes_no_sense_is_refused(tmp_path, sidecar, message):
+    with pytest.raises(ConfigError, match=message):
+        tiny_model(tmp_path / "m.onnx", **sidecar)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +318,32 @@ def test_weights_and_preprocessing_are_part_of_a_models_digest(tmp_path):
 def test_backbones_that_are_not_there_are_refused_with_a_proposal(name, message):
     with pytest.raises(ConfigError, match=message):
         find(name)
+
+
+@pytest.mark.parametrize("name", ["identity", "pixels:4", "onnx:m.onnx", "efficientnet-lite0"])
+def test_weights_for_a_backbone_that_takes_none_are_refused(name, tmp_path):
+    (tmp_path / "w.pth").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"takes no weights; .* hf:NAME, timm:NAME"):
+        find(name, tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("package", ["timm", "torchvision"])
+def test_packages_that_timm_needs_are_named(package, tmp_path, monkeypatch):
+    if package == "torchvision":
+        (tmp_path / "timm.py").write_text("import torchvision")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "timm", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"needs the package {package}: .*fedgram\[timm\]"):
+        find("timm:resnet18")
+
+
+def test_a_torchvision_that_does_not_fit_torch_is_named(tmp_path, monkeypatch):
+    (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(ConfigError, match=r"cannot be imported .*nms.* that belong together"):
+        find("timm:resnet18")
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path):

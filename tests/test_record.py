@@ -17,7 +17,7 @@ from fedgram.experiment.record import FORMAT, Record
 from fedgram.experiment.runner import run
 from fedgram.experiment.sites import Sites, sites
 from fedgram.federation import Ask
-from fedgram.method import find, make, names
+from fedgram.method import make, names
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +27,7 @@ def everybody():
 
 def recorded(folder, everybody, name="fedhip", **options):
     record = Record(folder, {"method": name, "parameters": {}, "config": {}})
-    settings = {"rate": 0.05} if hasattr(find(name), "rate") else {}  # no search
-    method = shortened(make(name, settings))
-    return run(method, everybody, name=name, record=record, **options)
+    return run(shortened(make(name)), everybody, name=name, record=record, **options)
 
 
 def lines(path):
@@ -51,6 +49,7 @@ def test_a_folder_holds_the_run_its_exchanges_its_scores_and_its_models(folder, 
     assert len(models) == 12
     assert found == {
         "run.json",
+        "partition.json",
         "asks.jsonl",
         "scores.jsonl",
         "shared.safetensors",
@@ -85,9 +84,10 @@ def test_scores_are_a_line_per_client_and_one_for_all(folder, everybody):
     assert summaries == {"members": result.scores.plain(), "holdout": result.holdout.plain()}
 
 
-def test_a_private_run_records_no_client(folder, everybody):
+def test_a_private_run_records_no_client_and_nobodys_classes(folder, everybody):
     recorded(folder, everybody, private=True)
     assert all("client" not in line for line in lines(folder / "scores.jsonl"))
+    assert not (folder / "partition.json").exists()
 
 
 @pytest.mark.parametrize("name", names())

@@ -28,12 +28,6 @@ from fedgram.samples import Labels, Samples
 from fedgram.stats import Statistics
 
 
-def short(name):
-    """A method with few rounds, and without the search for a rate."""
-    settings = {"rate": 0.05} if hasattr(find(name), "rate") else {}
-    return shortened(make(name, settings))
-
-
 def dealt(grid=None, **plan):
     return sites(load("digits"), Plan(**{"clients": 25, **plan}), grid)
 
@@ -73,7 +67,7 @@ def slow_accuracies(models, members, test):
 
 @pytest.mark.parametrize("name", names())
 def test_accuracies_are_those_of_a_slow_count(name, everybody):
-    result = run(short(name), everybody)
+    result = run(shortened(make(name)), everybody)
     slow = slow_accuracies(result.models, everybody.members, everybody.test)
     assert result.accuracy == pytest.approx({k: float(v) for k, v in slow.items()}, abs=1e-10)
 
@@ -128,7 +122,7 @@ def test_rows_name_each_client_once_in_order(everybody):
 
 @pytest.mark.parametrize("name", names())
 def test_there_is_one_scoring_a_round_and_one_delivery_at_the_end(name, everybody):
-    result = run(short(name), everybody)
+    result = run(shortened(make(name)), everybody)
     phases = [ask.phase for ask in result.asks]
     assert phases.count("score") == result.rounds
     assert phases.count("deliver") == 1

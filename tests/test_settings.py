@@ -23,7 +23,10 @@ class Outer:
     clients: int | None = None
     solver: Literal["auto", "server"] = "auto"
     bits: int | Literal["off"] = 8
+    mean: float | tuple[float, ...] = 0.5
     inner: Inner = field(default_factory=Inner)
+    words: tuple[str, ...] = ()
+    ends: tuple[float, float] | None = None
 
 
 def built(**settings):
@@ -51,6 +54,8 @@ def test_nothing_gives_the_defaults():
         ("solver", "server"),
         ("bits", 4),
         ("bits", "off"),
+        ("mean", 0.25),
+        ("mean", (0.25, 1.0)),
     ],
 )
 def test_values_of_the_right_type_are_taken(key, value):
@@ -102,6 +107,12 @@ def test_a_word_besides_a_type_is_named_too():
     assert "off" in refused(bits="on")
 
 
+def test_lists_are_taken_item_by_item():
+    assert built(mean=[0, 0.5]).mean == (0.0, 0.5)
+    assert refused(mean=[0.5, "gray"]).startswith("table.mean[1] = 'gray': a finite number")
+    assert "a finite number or a list" in refused(mean="gray")
+
+
 def test_tables_nest():
     assert built(inner={"width": 16}) == Outer(inner=Inner(width=16))
     assert built(inner={}) == Outer()
@@ -126,3 +137,22 @@ def test_an_unknown_key_that_is_near_to_none_is_refused_with_all():
 def test_a_proposal_names_one_near_word_or_all():
     assert propose("cleint", ["client", "server"]) == "did you mean 'client'?"
     assert propose("zzz", ["client", "server"]) == "there are: client, server"
+
+
+def test_lists_become_tuples_of_the_wanted_types():
+    assert built(words=["a", "b"], ends=[0, 2.5]) == Outer(words=("a", "b"), ends=(0.0, 2.5))
+    assert built(words=[]) == Outer()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("words", "a", "table.words = 'a': a list is wanted"),
+        ("words", ["a", 3], "table.words[1] = 3: a text is wanted"),
+        ("ends", [1, 2, 3], "table.ends = [1, 2, 3]: a list of 2 is wanted"),
+        ("ends", [1, float("nan")], "table.ends[1] = nan: a finite number is wanted"),
+        ("ends", 3, "table.ends = 3: a list of 2 is wanted"),
+    ],
+)
+def test_lists_of_other_lengths_or_types_are_refused(key, value, message):
+    assert refused(**{key: value}) == message

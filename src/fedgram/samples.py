@@ -33,7 +33,8 @@ class Space:
     inputs
         Number of features of the backbone, before grid and lift.
     clip
-        Where the grid clips, in units of a sample's RMS; 0 where it does not.
+        Where the grid clips, in units of a sample's RMS (of tables: in deviations); 0 where it
+        does not.
     backbone
         What made the vectors, as far as it is known: sites with different ones must not add up.
     steps

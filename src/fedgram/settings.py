@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from fedgram.errors import ConfigError
 
@@ -35,7 +35,7 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
     if value is None and type(None) in options:
         return None
     for option in options:
-        if isinstance(option, type):
+        if isinstance(option, type) or get_origin(option) is tuple:
             fitting = _fitted(value, option, where)
             if fitting is not None:
                 return fitting
@@ -45,9 +45,11 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
     raise ConfigError(f"{where} = {value!r}: {wanted} is wanted")
 
 
-def _fitted(value: Any, kind: type[Any], where: str) -> Any:
+def _fitted(value: Any, kind: Any, where: str) -> Any:
     """Return the value as one of this type, None where it is none."""
-    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+    if get_origin(kind) is tuple:
+        return _listed(value, get_args(kind), where)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return build(kind, value, where)
     if isinstance(value, bool) and kind is not bool:
         return None
@@ -56,9 +58,21 @@ def _fitted(value: Any, kind: type[Any], where: str) -> Any:
     return value if isinstance(value, kind) else None
 
 
+def _listed(value: Any, hints: tuple[Any, ...], where: str) -> tuple[Any, ...] | None:
+    """Return a list as a tuple of these types, ``...`` for any number; None where it is none."""
+    if not isinstance(value, list | tuple):
+        return None
+    if hints[-1] is Ellipsis:
+        hints = hints[:1] * len(value)
+    if len(hints) != len(value):
+        return None
+    pairs = zip(value, hints, strict=True)
+    return tuple(_converted(item, hint, f"{where}[{i}]") for i, (item, hint) in enumerate(pairs))
+
+
 def _options(hint: Any) -> list[Any]:
     """Return the types and words that a type hint admits."""
-    if isinstance(hint, type) or not get_args(hint):
+    if isinstance(hint, type) or not get_args(hint) or get_origin(hint) is tuple:
         return [hint]
     return [option for part in get_args(hint) for option in _options(part)]
 
@@ -66,6 +80,9 @@ def _options(hint: Any) -> list[Any]:
 def _wanted(option: Any) -> str:
     if option is float:
         return "a finite number"
+    if get_origin(option) is tuple:
+        kinds = get_args(option)
+        return "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)}"
     if not isinstance(option, type):
         return repr(option)
     return {int: "a whole number", str: "a text", bool: "true or false"}.get(option, "a table")

@@ -1,6 +1,6 @@
 """The command line."""
 
-from fedgram.cli import check, features, ledger, models, run
+from fedgram.cli import check, features, ledger, models, report, run, table, tables
 from fedgram.cli.group import main
 
-__all__ = ["check", "features", "ledger", "main", "models", "run"]
+__all__ = ["check", "features", "ledger", "main", "models", "report", "run", "table", "tables"]

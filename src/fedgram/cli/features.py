@@ -5,18 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from fedgram.cli.group import main
+from fedgram.cli.screen import counting
+from fedgram.cli.tables import PATH, require_table, table_features
 from fedgram.data.items import Columns, read_items
+from fedgram.data.tables import is_table
+from fedgram.errors import ConfigError
 from fedgram.experiment import config as configuration
 from fedgram.features.backbones import find
 from fedgram.features.backbones.registry import DEFAULTS
@@ -29,11 +24,25 @@ from fedgram.features.extract import Extraction
     "-o", "--out", type=click.Path(path_type=Path), required=True, help="The .npz file to write."
 )
 @click.option("--backbone", help="By default one that fits: for images, texts or vectors.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    help="File of weights for hf:NAME or timm:NAME: safetensors, or a state dict of torch.",
+)
 @click.option("--text", help="Column of texts in a table.")
-@click.option("--label", default="label", show_default=True, help="Column of classes in a table.")
+@click.option("--image", help="Column of images in a data set of the hub, where it has several.")
+@click.option("--label", show_default="label", help="Column of classes in a table.")
 @click.option("--client", help="Column of clients in a table.")
 @click.option("--domain", help="Column of domains in a table.")
-@click.option("--workers", default=2, show_default=True, help="Threads that decode images.")
+@click.option("--schema", type=PATH, help="What the columns mean, as the sites agreed.")
+@click.option("--without", multiple=True, help="Column to leave out; may be repeated.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Threads that decode images while the backbone runs.",
+)
 @click.option("--skip-broken", is_flag=True, help="Leave out images that cannot be read.")
 @click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a grid setting."
@@ -42,10 +51,14 @@ def features(
     source: str,
     out: Path,
     backbone: str | None,
+    weights: Path | None,
     text: str | None,
-    label: str,
+    image: str | None,
+    label: str | None,
     client: str | None,
     domain: str | None,
+    schema: Path | None,
+    without: tuple[str, ...],
     workers: int,
     skip_broken: bool,
     overrides: tuple[str, ...],
@@ -53,37 +66,43 @@ def features(
     """Run a frozen backbone once and write its features, ready for 'fedgram run'.
 
     SOURCE is a folder of images (class/image, client/class/image or train/class/image), a table
-    (.csv, .jsonl, .parquet), an .npz or .safetensors file, or a folder of MNIST or CIFAR files.
-    Started again after a kill, it goes on where it stopped.
+    (.csv, .jsonl, .parquet), an .npz or .safetensors file, a folder of MNIST or CIFAR files, or a
+    data set of the Hugging Face hub (hf:NAME, or a folder written by save_to_disk).
+    Started again after a kill, it goes on where it stopped. Where OUT is there already, made by the
+    same backbone on the same grid, only items that it does not hold are run.
+
+    The columns of a table without texts are standardized, by a schema where sites agreed on one
+    ('fedgram schema'); --backbone identity takes them as they are.
 
     Example: fedgram features photos/ -o photos.npz
     """
-    columns = Columns(text=text, label=label, client=client, domain=domain)
-    items = read_items(source, columns)
+    columns = Columns(text=text, image=image, label=label or "label", client=client, domain=domain)
     grid = configuration.load(None, overrides).grid
-    chosen = find(backbone or DEFAULTS[items.kind])
+    if schema:
+        _refuse(label=label, text=text, backbone=backbone, without=without)
+    if schema or (is_table(Path(source)) and not (text or backbone)):
+        path = require_table(source)
+        table_features(path, out, columns, grid, schema=schema, without=without)
+        return
+    _refuse(without=without)
+    items = read_items(source, columns)
+    chosen = find(backbone or DEFAULTS[items.kind], weights)
     extraction = Extraction(
         backbone=chosen,
         grid=grid,
         workers=workers,
         broken="skip" if skip_broken else "refuse",
     )
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.speed:.0f}/s", justify="right")
-        if console.is_terminal
-        else TextColumn(""),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
-        task = bar.add_task(chosen.name, total=len(items))
-        skipped = extraction.run(items, out, lambda done, _: bar.update(task, completed=done))
-    for name in skipped:
+    with counting(chosen.name, len(items)) as count:
+        done = extraction.run(items, out, count)
+    for name in done.skipped:
         click.echo(f"skipped {name}", err=True)
-    click.echo(f"{out}: {len(items) - len(skipped)} samples, {chosen.name}")
+    before = f", {done.reused} of them as they were" if done.reused else ""
+    click.echo(f"{out}: {len(items) - len(done.skipped)} samples, {chosen.name}{before}")
+
+
+def _refuse(**options: object) -> None:
+    """Refuse options that would be without effect."""
+    for name, value in options.items():
+        if value:
+            raise ConfigError(f"--{name}: the schema, or the text column, decides; leave it out")

@@ -15,12 +15,16 @@ import numpy as np
 from fedgram import codec, files
 from fedgram.cli.group import main
 from fedgram.cli.ledger import PATH, set_option, site_samples
+from fedgram.cli.tables import require_table
 from fedgram.client import Client
+from fedgram.data.schema import BACKBONE, Schema
 from fedgram.data.sources import Dataset, Vectors, load_vectors
-from fedgram.errors import ConfigError, DataError
+from fedgram.data.tables import is_table, read_tables
+from fedgram.errors import ConfigError, DataError, MismatchError
 from fedgram.experiment import config as configuration
 from fedgram.experiment.sites import gridded
 from fedgram.features.grid import Grid
+from fedgram.features.tables import vectors as table_vectors
 from fedgram.federation import Tailored, delivery
 from fedgram.heads import Blend, Linear, Restricted, Whole
 from fedgram.method import Published
@@ -80,10 +84,12 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
 @click.argument("model", type=PATH)
 @click.argument("data")
 @click.option("-o", "--out", type=PATH, help="File to write (.csv or .json); else to the screen.")
-def predict(model: Path, data: str, out: Path | None) -> None:
+@click.option("--schema", type=PATH, help="What the columns of DATA mean, if it is a table.")
+def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> None:
     """Predict classes with scores: a line per sample.
 
-    DATA is an .npz, .safetensors or .csv file of feature vectors.
+    DATA is an .npz, .safetensors or .csv file of feature vectors; with --schema, a table of the
+    columns that the schema declares.
 
     Example: fedgram predict north.safetensors new.csv -o predictions.csv
     """
@@ -100,13 +106,32 @@ def predict(model: Path, data: str, out: Path | None) -> None:
             f"{model}: holds a {type(head).__name__}, not a model that predicts; use what "
             "'fedgram personalize' wrote"
         )
-    scores = head(_on_grid(head.space, load_vectors(data), data))
+    scores = head(_on_grid(head.space, _vectors(head.space, data, schema), data))
     text = _csv(scores, head.classes) if suffix == ".csv" else _json(scores, head.classes)
     if out is None:
         click.echo(text, nl=False)
         return
     files.write(out, text)
     click.echo(f"{out}: {len(scores)} predictions", err=True)
+
+
+def _vectors(space: Space, source: str, schema: Path | None) -> Vectors:
+    if schema:
+        agreed = Schema.load(schema)
+        if agreed.backbone != space.backbone:
+            made = space.backbone or "vectors"
+            raise MismatchError(
+                f"{schema}: is {agreed.backbone}, but the model was made for {made}; use the "
+                "schema that its features were made with"
+            )
+        return table_vectors(agreed, read_tables(require_table(source)), Grid.of(space))
+    tabular = space.backbone.split(" ")[0] == BACKBONE
+    found = None if tabular and is_table(Path(source)) else load_vectors(source)
+    if found is None or (tabular and not found.backbone):
+        raise DataError(
+            f"{source}: the model was made for {space.backbone}; give that schema with --schema"
+        )
+    return found
 
 
 def _complete(head: Any) -> bool:

@@ -19,7 +19,6 @@ from fedgram.experiment import config as configuration
 from fedgram.experiment.compare import runs as recorded
 from fedgram.experiment.metrics import who_gains
 from fedgram.experiment.record import Record
-from fedgram.experiment.runner import run as run_method
 from fedgram.experiment.sites import sites
 
 
@@ -29,7 +28,7 @@ from fedgram.experiment.sites import sites
 @click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder to record the runs in.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder to record runs in.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def run(
     config: Path | None,
@@ -51,25 +50,10 @@ def run(
     results, by_client = [], []
     with progress(shown=not as_json) as follow:
         for name in settings.methods:
-            method = settings.make(name)
-            record = Record(
-                out / Path(name).stem if out else None,
-                {"method": name, "parameters": asdict(method), "config": settings.plain()},  # type: ignore[call-overload]
-            )
-            on_reply, on_round = follow(name, getattr(method, "rounds", 1))
-            result = run_method(
-                method,
-                everybody,
-                name=name,
-                seed=settings.engine.seed,
-                workers=settings.engine.workers,
-                private=settings.engine.private,
-                dropout=settings.engine.dropout,
-                metrics=settings.metrics,
-                scoring=settings.scoring,
-                record=record,
-                on_reply=on_reply,
-                on_round=on_round,
+            record = Record(out / Path(name).stem if out else None, settings.about(name))
+            on_reply, on_round = follow(name, getattr(settings.make(name), "rounds", 1))
+            result = settings.run(
+                name, everybody, record=record, on_reply=on_reply, on_round=on_round
             )
             results.append(result.plain())
             by_client.append((name, result.scores.by_client()))

@@ -9,9 +9,20 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
+CLASS_COLUMNS = 5  # methods side by side that fit a narrow terminal
 OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
 COLUMNS = {
@@ -34,7 +45,8 @@ def print_table(title: str, results: list[dict[str, Any]], label: str = "method"
         console.print(_gains_table(results, label))
     if any(result["class_accuracy"] for result in results):
         console.print("\naccuracy within classes, in %")
-        console.print(_class_table(results, label))
+        for start in range(0, len(results), CLASS_COLUMNS):
+            console.print(_class_table(results[start : start + CLASS_COLUMNS], label))
     for note in dict.fromkeys(note for result in results for note in _notes(result, label)):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
 
@@ -157,3 +169,32 @@ def _bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} GB"
+
+
+class _Rate(ProgressColumn):
+    """How many a second; nothing as long as that is not known."""
+
+    def render(self, task: Task) -> Text:
+        rate = task.finished_speed or task.speed
+        if rate is None:
+            return Text("")
+        return Text(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
+
+
+@contextmanager
+def counting(name: str, total: int) -> Iterator[Callable[[int, int], None]]:
+    """Draw how many are done, how fast, and the time left; on a terminal only."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(name, total=total)
+        yield lambda done, _: bar.update(task, completed=done)

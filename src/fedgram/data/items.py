@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -13,14 +10,36 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from fedgram.data.archives import cifar_folder, idx_folder
-from fedgram.data.sources import TEST, TRAIN, VALID, read_arrays, to_dataset
+from fedgram.data.sources import read_arrays, to_dataset
+from fedgram.data.tables import SPLIT, SPLITS, Table, is_table, read_table
 from fedgram.errors import DataError
 from fedgram.samples import Array, Integers
-from fedgram.settings import propose
 
 Kind = Literal["images", "texts", "vectors"]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
-SPLITS = {"train": TRAIN, "valid": VALID, "val": VALID, "test": TEST}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """An image that lies in a data set as the bytes of a file.
+
+    Parameters
+    ----------
+    name
+        What to call it in messages.
+    data
+        What a file of its own would hold.
+    """
+
+    name: str
+    data: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+    def read_bytes(self) -> bytes:
+        """Return the bytes, as a path does."""
+        return self.data
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,22 +72,15 @@ class Items:
     def __len__(self) -> int:
         return len(self.y)
 
-    def content(self, index: int) -> bytes:
-        """Return the bytes that make this entry what it is, for its digest."""
-        entry = self.entries[index]
-        if isinstance(entry, Path):
-            return entry.read_bytes()
-        if isinstance(entry, str):
-            return entry.encode()
-        array = np.ascontiguousarray(entry)
-        return f"{array.dtype.str}{array.shape}".encode() + array.tobytes()
 
-    def digest(self, start: int, stop: int) -> str:
-        """Return a digest of the entries from start to stop."""
-        total = hashlib.sha256()
-        for index in range(start, min(stop, len(self))):
-            total.update(hashlib.sha256(self.content(index)).digest())
-        return total.hexdigest()
+def content(entry: Any) -> bytes:
+    """Return the bytes that make an entry what it is: a file is read, others are in memory."""
+    if isinstance(entry, Path | Encoded):
+        return entry.read_bytes()
+    if isinstance(entry, str):
+        return entry.encode()
+    array = np.ascontiguousarray(entry)
+    return f"{array.dtype.str}{array.shape}".encode() + array.tobytes()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,37 +93,40 @@ class Columns:
         Column of texts; without one, all other columns must be numbers.
     label
         Column of class names.
+    image
+        Column of images in a data set of the Hugging Face hub; by default the only one.
     client, domain
         Columns of client and domain names.
     """
 
     text: str | None = None
+    image: str | None = None
     label: str = "label"
     client: str | None = None
     domain: str | None = None
 
 
 def read_items(source: str, columns: Columns | None = None) -> Items:
-    """Return the items of a folder of images, a table, or a file of arrays.
+    """Return the items of a folder of images, a table, a file of arrays or a data set of the hub.
 
     A folder holds ``class/image``, ``client/class/image``, or ``train/class/image`` beside
     ``test/class/image``; or the idx files of MNIST, or the python files of CIFAR. A table is
     ``.csv``, ``.jsonl`` or ``.parquet``. An ``.npz`` or ``.safetensors`` file holds ``x`` and
-    ``y``; three or four dimensions of ``x`` are images.
+    ``y``; three or four dimensions of ``x`` are images. ``hf:NAME``, or a folder that the library
+    ``datasets`` has saved, is a data set of the Hugging Face hub.
     """
+    from fedgram.data.hub import is_hub, read_hub  # which is made of what stands here
+
     path, columns = Path(source), columns or Columns()
+    if is_hub(source):
+        return read_hub(source, columns)
+    if columns.image is not None:
+        raise DataError(f"{source}: only data sets of the hub have a column of images")
     if path.is_dir():
         archive = idx_folder(path) or cifar_folder(path)
         return _arrays(archive, source) if archive else _folder(path)
-    tables: Mapping[str, Callable[[Path], list[dict[str, Any]]]] = {
-        ".csv": _csv_rows,
-        ".jsonl": _json_rows,
-        ".parquet": _parquet_rows,
-    }
-    if path.suffix in tables:
-        if not path.is_file():
-            raise DataError(f"{source}: there is no such file")
-        return _table(tables[path.suffix](path), columns, source)
+    if is_table(path):
+        return _table(read_table(path), columns)
     return _arrays(read_arrays(source), source)
 
 
@@ -164,89 +179,34 @@ def _folder(root: Path) -> Items:
     )
 
 
-def _table(rows: list[dict[str, Any]], columns: Columns, name: str) -> Items:
-    if not rows:
-        raise DataError(f"{name}: holds no rows")
-    known = list(rows[0])
-    named = [columns.label, columns.text, columns.client, columns.domain]
-    for column in named:
-        if column is not None and column not in known:
-            raise DataError(f"{name}: there is no column {column!r}; {propose(column, known)}")
-    labels = _column(rows, columns.label, name)
+def _table(table: Table, columns: Columns) -> Items:
+    labels = table.words(columns.label)
     classes = sorted(set(labels))
     if columns.text is not None:
         kind: Kind = "texts"
-        entries: Any = _column(rows, columns.text, name)
+        entries: Any = table.words(columns.text)
     else:
-        kind = "vectors"
-        entries = _numbers(rows, [c for c in known if c not in named and c != "split"], name)
+        kind, entries = "vectors", _numbers(table, columns)
     return Items(
         kind=kind,
         entries=entries,
         y=np.array([classes.index(label) for label in labels], np.int64),
         classes=tuple(classes),
-        client=_optional(rows, columns.client, name),
-        domain=_optional(rows, columns.domain, name),
-        split=_split(rows, name) if "split" in known else None,
-        name=name,
+        client=table.names(columns.client),
+        domain=table.names(columns.domain),
+        split=table.split(),
+        name=table.name,
     )
 
 
-def _column(rows: Iterable[Mapping[str, Any]], column: str, name: str) -> list[str]:
-    values = [row.get(column) for row in rows]
-    for line, value in enumerate(values, 1):
-        if value is None:
-            raise DataError(f"{name}: row {line} has no {column!r}; fill it in or remove the row")
-    return [str(value) for value in values]
-
-
-def _optional(rows: list[dict[str, Any]], column: str | None, name: str) -> Array | None:
-    return None if column is None else np.array(_column(rows, column, name))
-
-
-def _split(rows: list[dict[str, Any]], name: str) -> Array:
-    words = _column(rows, "split", name)
-    codes = {**SPLITS, "0": TRAIN, "1": VALID, "2": TEST}
-    wrong = [word for word in words if word not in codes]
-    if wrong:
-        raise DataError(f"{name}: split {wrong[0]!r} is none of {', '.join(codes)}")
-    return np.array([codes[word] for word in words])
-
-
-def _numbers(rows: list[dict[str, Any]], columns: list[str], name: str) -> Array:
-    if not columns:
-        raise DataError(f"{name}: no columns are left for features; name the text column?")
+def _numbers(table: Table, columns: Columns) -> Array:
+    named = (columns.label, columns.client, columns.domain, SPLIT)
+    numbers = [values for name, values in table.columns.items() if name not in named]
+    if not numbers:
+        raise DataError(f"{table.name}: no columns are left for features; name the text column?")
     try:
-        return np.array([[float(row[c]) for c in columns] for row in rows])
-    except (TypeError, ValueError, KeyError) as error:
+        return np.array([[float(value) for value in values] for values in numbers]).T
+    except (TypeError, ValueError) as error:
         raise DataError(
-            f"{name}: a feature is not a number ({error}); name the text column, or remove it"
+            f"{table.name}: a feature is not a number ({error}); name the text column, or remove it"
         ) from error
-
-
-def _csv_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as CSV ({error})") from error
-
-
-def _json_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [dict(json.loads(line)) for line in lines if line.strip()]
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{path}: cannot be read as JSON lines ({error})") from error
-
-
-def _parquet_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise DataError(f"{path}: reading Parquet needs: pip install 'fedgram[tables]'") from error
-    try:
-        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
-    except Exception as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({error})") from error
-    return rows

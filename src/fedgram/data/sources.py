@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from fedgram import files
 from fedgram.errors import DataError
 from fedgram.samples import Array, Integers
 
@@ -20,6 +22,7 @@ DATA_VARIABLE = "FEDGRAM_DATA"
 TRAIN, VALID, TEST = 0, 1, 2
 _ARRAYS = (
     *("x", "y", "scale", "offset", "client", "domain", "split", "classes", "backbone", "grid"),
+    "digest",
 )
 
 
@@ -145,6 +148,14 @@ def load(source: str) -> Dataset:
         with resources.as_file(resources.files("fedgram.data") / "digits.npz") as path:
             return to_dataset(_read_npz(path), "digits")
     return to_dataset(read_arrays(source), source)
+
+
+def save(path: Path, data: Dataset) -> None:
+    """Write a data set to an ``.npz`` file: the same data, the same bytes."""
+    kept = {name: getattr(data, name) for name in _ARRAYS}
+    buffer = io.BytesIO()
+    np.savez(buffer, **{name: np.asarray(v) for name, v in kept.items() if v is not None})  # type: ignore[arg-type]
+    files.write(path, buffer.getvalue())
 
 
 def read_arrays(source: str) -> dict[str, Array]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedgram.errors import DataError
 from fedgram.experiment.metrics import who_gains
-from fedgram.experiment.record import FORMAT
+from fedgram.experiment.record import FORMAT, read_lines, read_object
 from fedgram.federation import Ask, traffic
 
 
@@ -48,13 +47,13 @@ def _readable(folder: Path) -> dict[str, Any]:
 
 def _result(folder: Path) -> dict[str, Any]:
     """Return the last scored round of a run; an interrupted run counts as far as it came."""
-    about = _parsed(folder / "run.json", _text(folder / "run.json"))
+    about = read_object(folder / "run.json")
     if about.get("format") != FORMAT:
         raise DataError(
             f"{folder}: a record of format {about.get('format')}, this fedgram reads {FORMAT}; "
             "upgrade fedgram"
         )
-    lines = _lines(folder / "scores.jsonl")
+    lines = read_lines(folder / "scores.jsonl")
     summaries = [line for line in lines if "summary" in line]
     # The last word on a round counts.
     members = {line["round"]: line["summary"] for line in summaries if line["set"] == "members"}
@@ -67,7 +66,7 @@ def _result(folder: Path) -> dict[str, Any]:
     chosen = max(members, key=lambda number: (members[number].get("valid") or 0.0, -number))
     if members[chosen].get("valid") is None:
         chosen = last
-    asks = [Ask(**line) for line in _lines(folder / "asks.jsonl")]
+    asks = [Ask(**line) for line in read_lines(folder / "asks.jsonl")]
     return {
         "run": str(folder),
         "method": _name(about["method"]),
@@ -101,27 +100,3 @@ def _name(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("its method is no name")
     return value
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    texts = _text(path).split("\n")
-    return [_parsed(path, text) for text in texts[:-1]]  # a last line without end was cut short
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); give another folder") from error
-
-
-def _parsed(path: Path, text: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{path}: not a record of a run ({error}); run again") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: not a record of a run; run again into another folder")
-    return content

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fedgram.data.plan import Plan
 from fedgram.errors import ConfigError
-from fedgram.experiment.runner import Scoring
+from fedgram.experiment.record import Record
+from fedgram.experiment.runner import Result, Scoring, run
 from fedgram.experiment.scoring import Metrics
+from fedgram.experiment.sites import Sites
 from fedgram.features.grid import Grid
-from fedgram.method import Method, find, make
+from fedgram.method import Method, find, make, names, parameters
 from fedgram.settings import build, propose
 
 VERSION = 1
+OnReply = Callable[[str, int, int], None]
 DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl")
 
 
@@ -70,11 +73,44 @@ class Config:
     metrics: Metrics = Metrics()
     scoring: Scoring = Scoring()
     methods: tuple[str, ...] = DEFAULT_METHODS
+    every: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def make(self, name: str) -> Method:
-        """Return the method of this name with its settings."""
-        return make(name, self.method.get(name, {}))
+        """Return the method of this name with its settings, and those of every method."""
+        has = {parameter.name for parameter in parameters(find(name))}
+        common = {key: value for key, value in self.every.items() if key in has}
+        return make(name, {**common, **self.method.get(name, {})})
+
+    def about(self, name: str) -> dict[str, Any]:
+        """Return what the record of a run of this method says of it."""
+        parameters = asdict(self.make(name))  # type: ignore[call-overload]
+        return {"method": name, "parameters": parameters, "config": self.plain()}
+
+    def run(
+        self,
+        name: str,
+        everybody: Sites,
+        *,
+        record: Record,
+        on_reply: OnReply | None = None,
+        on_round: Callable[[int], None] | None = None,
+    ) -> Result:
+        """Run the method of this name on a federation with these settings."""
+        return run(
+            self.make(name),
+            everybody,
+            name=name,
+            seed=self.engine.seed,
+            workers=self.engine.workers,
+            private=self.engine.private,
+            dropout=self.engine.dropout,
+            metrics=self.metrics,
+            scoring=self.scoring,
+            record=record,
+            on_reply=on_reply,
+            on_round=on_round,
+        )
 
     def plain(self) -> dict[str, Any]:
         """Return the settings as they would stand in a TOML file."""
@@ -86,6 +122,7 @@ class Config:
             "metrics": asdict(self.metrics),
             "scoring": asdict(self.scoring),
             "methods": list(self.methods),
+            "every": dict(self.every),
             "method": {name: dict(values) for name, values in self.method.items()},
         }
 
@@ -121,24 +158,29 @@ def read(settings: Mapping[str, Any]) -> Config:
     methods = settings.get("methods", list(DEFAULT_METHODS))
     if not isinstance(methods, list) or not methods or not all(isinstance(m, str) for m in methods):
         raise ConfigError("methods: a list of names is wanted, such as ['afl', 'apfl']")
-    config = Config(**built, methods=tuple(dict.fromkeys(methods)), method=method)
+    every = _table(settings.get("every", {}), "every")
+    config = Config(**built, methods=tuple(dict.fromkeys(methods)), every=every, method=method)
+    for key in every:
+        has = sorted({p.name for name in names() for p in parameters(find(name))})
+        if key not in has:
+            raise ConfigError(f"every.{key} is a parameter of no method; {propose(key, has)}")
     for name in {*config.methods, *config.method}:
-        find(name)
         config.make(name)
     return config
 
 
 def load(path: Path | None, overrides: Iterable[str] = (), methods: Iterable[str] = ()) -> Config:
     """Return the configuration of a TOML file, changed by ``key=value`` texts."""
-    settings = _toml(path) if path else {}
+    settings = read_toml(path) if path else {}
     for text in overrides:
-        _override(settings, text)
+        override(settings, text)
     if chosen := list(methods):
         settings["methods"] = chosen
     return read(settings)
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -147,7 +189,8 @@ def _toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML ({error}); the README has an example") from error
 
 
-def _override(settings: dict[str, Any], text: str) -> None:
+def override(settings: dict[str, Any], text: str) -> None:
+    """Change nested settings by one ``key=value`` text."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r}: write key=value, such as data.clients=50")

@@ -1,6 +1,7 @@
 """A run's folder, written as it happens: a crash loses one line at most.
 
-``run.json`` says what was asked for, ``asks.jsonl`` has a line per exchange, ``scores.jsonl`` a
+``run.json`` says what was asked for, ``partition.json`` how many samples of each class every client
+has (unless the run is private), ``asks.jsonl`` has a line per exchange, ``scores.jsonl`` a
 line per client and scored round and one for all, and models are safetensors files.
 """
 
@@ -40,12 +41,19 @@ class Record:
         Must not hold a run already.
     settings
         Method, parameters and configuration, for ``run.json``.
+    keep_models
+        Write what is shared and every client's model: by far the most bytes of a run.
     """
 
     def __init__(
-        self, folder: Path | None = None, settings: Mapping[str, Any] | None = None
+        self,
+        folder: Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        keep_models: bool = True,
     ) -> None:
         self._folder = folder
+        self._keep_models = keep_models
         if folder is None:
             return
         try:
@@ -56,6 +64,11 @@ class Record:
             files.write(folder / "run.json", json.dumps(about, indent=2) + "\n")
         except OSError as error:
             raise cannot_write(folder, error) from error
+
+    def partition(self, dealt: Mapping[str, Any]) -> None:
+        """Record who has how many samples of which class."""
+        if self._folder is not None:
+            files.write(self._folder / "partition.json", json.dumps(dealt) + "\n")
 
     def ask(self, ask: Ask) -> None:
         """Record an exchange."""
@@ -71,7 +84,7 @@ class Record:
 
     def models(self, shared: Published, models: Mapping[str, Any]) -> None:
         """Record what is shared and every client's own model."""
-        if self._folder is None:
+        if self._folder is None or not self._keep_models:
             return
         if shared.shared is not None:
             codec.save(self._folder / "shared.safetensors", shared)
@@ -87,6 +100,36 @@ class Record:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             raise cannot_write(path, error) from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the content of a recorded JSON file."""
+    return _parsed(path, _text(path))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a recorded file; none where it is not there."""
+    if not path.is_file():
+        return []
+    texts = _text(path).split("\n")
+    return [_parsed(path, text) for text in texts[:-1]]  # a last line without end was cut short
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); give another folder") from error
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{path}: not a record of a run ({error}); run again") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: not a record of a run; run again into another folder")
+    return content
 
 
 def versions() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from fedgram import work
 from fedgram.client import Site
 from fedgram.engines.inprocess import InProcess
 from fedgram.errors import ConfigError
+from fedgram.experiment.dealt import sites_dealt
 from fedgram.experiment.record import Record
 from fedgram.experiment.scoring import Metrics, Scored, Scorer, Scores
 from fedgram.experiment.sites import Sites
@@ -137,6 +138,8 @@ def run(
     record = record or Record()
     if not sites.members:
         raise ConfigError("there is nobody to federate: give at least one member")
+    if not private:  # class counts are nothing that sums tell
+        record.partition(sites_dealt(sites).plain())
 
     def federate(members: list[Site]) -> InProcess:
         return InProcess(

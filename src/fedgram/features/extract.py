@@ -1,6 +1,7 @@
 """Items through a backbone onto the grid, in parts that survive a kill.
 
-Each part is written whole or not at all, under a name that holds the digest of its items, of the
+Threads read, digest and decode the next parts while the backbone runs on the present one. Each
+part is written whole or not at all, under a name that holds the digest of its items, of the
 backbone and of the grid. A run that is started again makes only what is missing, and the final
 file is the same to the byte.
 """
@@ -8,10 +9,11 @@ file is the same to the byte.
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
-import zipfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,14 +21,45 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram import codec
-from fedgram.data.items import Items
-from fedgram.errors import ConfigError, DataError
-from fedgram.features.backbones.registry import Backbone
+from fedgram.data.items import Encoded, Items, content
+from fedgram.errors import ConfigError, DataError, RowError
+from fedgram.features import feature_file
+from fedgram.features.backbones.registry import Backbone, Staged
+from fedgram.features.feature_file import Known
 from fedgram.features.grid import Grid
-from fedgram.files import cannot_write
 from fedgram.samples import Array
 
-PART = 64  # items per part: what a kill can cost
+PART = 64  # items per part: what a kill can cost, and what a thread holds in memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extracted:
+    """What became of the items.
+
+    Parameters
+    ----------
+    skipped
+        The names of those that could not be read.
+    reused
+        How many rows were taken over from the file that was there before.
+    """
+
+    skipped: tuple[str, ...]
+    reused: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Part:
+    """Some items as a thread hands them over, by their places in the part.
+
+    Those in `rows` are known already, those in `ready` wait for the backbone, others are broken.
+    """
+
+    start: int
+    path: Path
+    digests: list[bytes]
+    rows: Mapping[int, Array]
+    ready: Mapping[int, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +73,7 @@ class Extraction:
     grid
         What they are stored on.
     workers
-        Threads that decode images.
+        Threads that read and decode images while the backbone runs.
     broken
         What to do with images that cannot be read: "refuse" or "skip".
     """
@@ -50,110 +83,165 @@ class Extraction:
     workers: int = 2
     broken: Literal["refuse", "skip"] = "refuse"
 
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigError(f"workers = {self.workers}: use at least 1")
+        if not self.grid.bound:
+            raise ConfigError("features are stored on a grid: use grid.bits from 2 to 16")
+
     def run(
         self, items: Items, out: Path, on_progress: Callable[[int, int], None] | None = None
-    ) -> list[str]:
-        """Write the feature file; return the names of the items that were skipped."""
+    ) -> Extracted:
+        """Write the feature file; where there is one, make only the rows that it does not hold."""
         if self.backbone.takes != items.kind:
             raise ConfigError(
                 f"backbone {self.backbone.name!r} takes {self.backbone.takes}, but {items.name} "
                 f"holds {items.kind}; choose another backbone"
             )
-        if not self.grid.bound:
-            raise ConfigError("features are stored on a grid: use grid.bits from 2 to 16")
+        if out.suffix != ".npz":
+            raise ConfigError(f"{out}: features are written to an .npz file; end its name so")
         folder = out.with_name(out.name + ".parts")
-        paths = []
-        for start, path in self._parts(items, folder):
-            paths.append(path)
+        paths: list[Path] = []
+        digests: list[bytes] = []
+        reused = 0
+        for part in self._parts(items, folder, Known.of(out, self._origin())):
+            paths.append(part.path)
+            digests.extend(part.digests)
+            reused += len(part.rows)
             if on_progress:
-                on_progress(min(start + PART, len(items)), len(items))
+                on_progress(len(digests), len(items))
         kept = np.concatenate([codec.load(path)["kept"] for path in paths])
         if not kept.any():
             raise DataError(f"{items.name}: none of the items could be read")
-        self._write(items, out, paths, kept)
+        self._write(items, out, paths, kept, digests)
         shutil.rmtree(folder)
-        return [str(items.entries[int(i)]) for i in np.flatnonzero(~kept)]
+        skipped = tuple(_called(items, int(i)) for i in np.flatnonzero(~kept))
+        return Extracted(skipped=skipped, reused=reused)
 
-    def _parts(self, items: Items, folder: Path) -> Iterator[tuple[int, Path]]:
-        how = f"{self.backbone.digest} {self.grid.bits} {self.grid.reach} {self.broken}"
-        with ThreadPoolExecutor(self.workers) as pool:
-            for start in range(0, len(items), PART):
-                stop = min(start + PART, len(items))
-                named = hashlib.sha256(f"{items.digest(start, stop)} {how}".encode()).hexdigest()
-                path = folder / f"{start:09d}-{named[:24]}"
-                if not path.is_file():
-                    loaded = list(
-                        pool.map(self._loaded, [items.entries[i] for i in range(start, stop)])
-                    )
-                    codec.save(path, self._made(loaded))
-                yield start, path
-
-    def _loaded(self, entry: Any) -> Any:
-        if self.backbone.takes != "images":
-            return entry
-        try:
-            return decoded(entry)
-        except DataError:
-            if self.broken == "refuse":
-                raise
-            return None
-
-    def _made(self, loaded: list[Any]) -> dict[str, Array]:
-        kept = np.array([entry is not None for entry in loaded])
-        good = [entry for entry in loaded if entry is not None]
-        if not good:
-            return {"kept": kept}
-        rows = self.grid(self.backbone(good)).values[:, :-1]  # the constant is not stored
-        return {"kept": kept, "x": np.ascontiguousarray(rows)}
-
-    def _write(self, items: Items, out: Path, paths: list[Path], kept: Array) -> None:
-        """Write an .npz, its largest array part by part: memory does not grow with the items."""
-        first = next(part["x"] for part in map(codec.load, paths) if "x" in part)
-        arrays: dict[str, Array] = {
-            "y": items.y[kept],
-            "classes": np.array(items.classes),
+    def _origin(self) -> dict[str, Array]:
+        return {
             "backbone": np.array(f"{self.backbone.name} {self.backbone.digest[:16]}"),
             "grid": np.array([float(self.grid.bits), self.grid.reach]),
         }
+
+    def _parts(self, items: Items, folder: Path, known: Known) -> Iterator[_Part]:
+        """Yield the parts in order, each of them saved, with one for each thread on its way."""
+        under_way: deque[Future[_Part]] = deque()
+        with ThreadPoolExecutor(self.workers) as pool:
+            for start in range(0, len(items), PART):
+                under_way.append(pool.submit(self._read, items, folder, known, start))
+                if len(under_way) > self.workers:
+                    yield self._saved(items, under_way.popleft().result())
+            while under_way:
+                yield self._saved(items, under_way.popleft().result())
+
+    def _read(self, items: Items, folder: Path, known: Known, start: int) -> _Part:
+        """Read each item once; decode it if its row is neither in a part nor known."""
+        entries = [items.entries[i] for i in range(start, min(start + PART, len(items)))]
+        contents = [self._content(entry) for entry in entries]
+        digests = [hashlib.sha256(data).digest() for data in contents]
+        how = f"{self.backbone.digest} {self.grid.bits} {self.grid.reach} {self.broken}"
+        named = hashlib.sha256(b"".join(digests) + how.encode()).hexdigest()
+        path = folder / f"{start:09d}-{named[:24]}"
+        rows, ready = {}, {}
+        if not path.is_file():
+            for place, digest in enumerate(digests):
+                row = known.row(digest)
+                if row is not None:
+                    rows[place] = row
+                    continue
+                item = self._prepared(entries[place], contents[place])
+                if item is not None:
+                    ready[place] = item
+        return _Part(start=start, path=path, digests=digests, rows=rows, ready=ready)
+
+    def _content(self, entry: Any) -> bytes:
+        try:
+            return content(entry)
+        except OSError as error:
+            if self.broken == "skip":
+                return b""  # which is no image either
+            raise DataError(
+                f"{entry}: cannot be read ({error.strerror}); repair it, or use --skip-broken"
+            ) from error
+
+    def _prepared(self, entry: Any, data: bytes) -> Any:
+        if self.backbone.takes == "images":
+            try:
+                entry = decoded(entry, data)
+            except DataError:
+                if self.broken == "refuse":
+                    raise
+                return None
+        return self.backbone.prepare(entry) if isinstance(self.backbone, Staged) else entry
+
+    def _saved(self, items: Items, part: _Part) -> _Part:
+        if not part.path.is_file():
+            codec.save(part.path, self._made(items, part))
+        return part
+
+    def _made(self, items: Items, part: _Part) -> dict[str, Array]:
+        rows = {**part.rows, **self._embedded(items, part)}
+        kept = np.array([place in rows for place in range(len(part.digests))])
+        if not rows:
+            return {"kept": kept}
+        return {"kept": kept, "x": np.stack([rows[place] for place in sorted(rows)])}
+
+    def _embedded(self, items: Items, part: _Part) -> dict[int, Array]:
+        if not part.ready:
+            return {}
+        ready, backbone = list(part.ready.values()), self.backbone
+        vectors = backbone.embed(ready) if isinstance(backbone, Staged) else backbone(ready)
+        try:
+            values = self.grid(vectors).values[:, :-1]  # the constant is not stored
+        except RowError as error:
+            index = part.start + list(part.ready)[error.row]
+            raise DataError(
+                f"{_called(items, index)}: {backbone.name} makes NaN or infinity of it; "
+                "repair it, or remove it"
+            ) from error
+        return dict(zip(part.ready, values, strict=True))
+
+    def _write(
+        self, items: Items, out: Path, paths: list[Path], kept: Array, digests: list[bytes]
+    ) -> None:
+        others = {"y": items.y[kept], "classes": np.array(items.classes), **self._origin()}
         for name in ("client", "domain", "split"):
             column = getattr(items, name)
             if column is not None:
-                arrays[name] = np.asarray(column)[kept]
-        part = out.with_name(out.name + ".part")
-        try:
-            with zipfile.ZipFile(part, "w") as archive:
-                shape = (int(kept.sum()), first.shape[1])
-                with archive.open("x.npy", "w", force_zip64=True) as file:
-                    header = {"descr": first.dtype.str, "fortran_order": False, "shape": shape}
-                    np.lib.format.write_array_header_1_0(file, header)
-                    for path in paths:
-                        rows = codec.load(path).get("x")
-                        if rows is not None:
-                            file.write(rows.tobytes())
-                for name, array in arrays.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                        np.lib.format.write_array(file, array, allow_pickle=False)
-            part.replace(out)
-        except OSError as error:
-            raise cannot_write(out, error) from error
-        finally:
-            part.unlink(missing_ok=True)
+                others[name] = np.asarray(column)[kept]
+        all_digests = np.frombuffer(b"".join(digests), np.uint8).reshape(len(digests), -1)
+        others["digest"] = all_digests[kept]
+        blocks = (part["x"] for part in map(codec.load, paths) if "x" in part)
+        feature_file.write(out, blocks, int(kept.sum()), others)
 
 
-def decoded(entry: Any) -> Array:
-    """Return an image as a uint8 array of height by width by three colors."""
-    if not isinstance(entry, Path):
+def _called(items: Items, index: int) -> str:
+    entry = items.entries[index]
+    known = isinstance(entry, Path | Encoded)
+    return str(entry) if known else f"{items.name}: item {index}"
+
+
+def decoded(entry: Any, data: bytes | None = None) -> Array:
+    """Return an image as a uint8 array of height by width by three colors.
+
+    Of a file that is read already, `data` is what it holds.
+    """
+    if not isinstance(entry, Path | Encoded):
         array = np.asarray(entry)
         gray = array.ndim == 2 or array.shape[2] == 1
         return np.repeat(array.reshape(*array.shape[:2], 1), 3, axis=2) if gray else array
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ConfigError("reading images needs: pip install 'fedgram[vision]'") from error
     try:
-        with Image.open(entry) as image:
+        held = entry.read_bytes() if data is None else data
+        with Image.open(io.BytesIO(held)) as image:
             return np.asarray(image.convert("RGB"))
-    except Exception as error:
+    except Exception as error:  # damage shows in many ways, deep inside the decoders
+        # Pillow would name the place in memory.
+        reason = "of no known kind" if isinstance(error, UnidentifiedImageError) else error
         raise DataError(
-            f"{entry}: cannot be read as an image ({error}); repair it, or use --skip-broken"
+            f"{entry}: cannot be read as an image ({reason}); repair it, or use --skip-broken"
         ) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -104,8 +104,7 @@ class Grid:
         if x.ndim != 2:
             raise DataError(f"features must be samples by features, not of shape {x.shape}")
         space = self.space(x.shape[1], backbone)
-        dtype = np.int8 if self.bound < 2**7 else np.int16
-        rows = np.empty((len(x), space.width), dtype if self.bound else np.float64)
+        rows = np.empty((len(x), space.width), self._dtype)
         rows[:, -1] = bias(self.step, self.bound)
         rows_at_a_time = max(1, _ENTRIES_AT_A_TIME // space.width)
         for start in range(0, len(x), rows_at_a_time):
@@ -120,10 +119,29 @@ class Grid:
         constant = np.full((len(x), 1), bias(self.step, self.bound), x.dtype)
         return Features(np.hstack([x, constant]), space)
 
+    def levels(self, x: Floats) -> Array:
+        """Return the integers nearest to values whose scale is public already, cut at the clip.
+
+        No constant is appended. Whoever made the values names their scale in the backbone, so
+        that they do not add up with samples of unit RMS.
+        """
+        if not self.bound:
+            raise ConfigError("features are stored on a grid: use grid.bits from 2 to 16")
+        return self._clipped(x / self.step).astype(self._dtype)
+
+    @property
+    def _dtype(self) -> type[np.number[Any]]:
+        if not self.bound:
+            return np.float64
+        return np.int8 if self.bound < 2**7 else np.int16
+
+    def _clipped(self, steps: Floats) -> Floats:
+        return np.clip(np.rint(steps), -self.bound, self.bound)
+
     def _rounded(self, real: Floats) -> Floats:
         scaled, rms = _scaled_with_rms(real)
         steps: Floats = scaled / np.where(rms > 0, rms * self.step, 1.0)[:, None]
-        return np.clip(np.rint(steps), -self.bound, self.bound) if self.bound else steps
+        return self._clipped(steps) if self.bound else steps
 
 
 def bias(step: float, bound: int) -> int:

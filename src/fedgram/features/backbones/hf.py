@@ -2,15 +2,14 @@
 
 ``hf:NAME`` or ``hf:FOLDER``; ``@cls`` or ``@mean`` behind it chooses how token vectors are pooled
 (by default the class token for images and the mean for texts). Weights come from the usual cache
-or are downloaded as usual.
+or are downloaded as usual; a file of weights takes their place where it fits the architecture.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,54 +17,21 @@ import numpy as np
 
 from fedgram.data.items import Kind
 from fedgram.errors import ConfigError, DataError
+from fedgram.features.backbones.picture import Fit, Picture
 from fedgram.features.backbones.registry import Backbone, missing
+from fedgram.features.backbones.weights import check, digest, read
 from fedgram.samples import Array
 
 POOLINGS = ("cls", "mean")
+# Comes after the tokens that are read here, and is drawn at random where a model has been saved
+# without it.
+IDLE = ("pooler.",)
+# By the numbers that Pillow gives its filters.
+FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+BICUBIC = FILTERS.index("bicubic")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """How an image becomes pixel values: resize the shorter side, cut out the middle, normalize."""
-
-    resize: int
-    crop: int
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
-
-    @classmethod
-    def of(cls, settings: dict[str, Any], image_size: int) -> Picture:
-        """Read a ``preprocessor_config.json``, empty where a model has none."""
-        size = settings.get("size", image_size)
-        if isinstance(size, dict):
-            size = size.get("shortest_edge") or size.get("height") or image_size
-        crop = settings.get("crop_size", size) if settings.get("do_center_crop") else size
-        if isinstance(crop, dict):
-            crop = crop.get("height", size)
-        return cls(
-            resize=int(size),
-            crop=int(crop),
-            mean=tuple(settings.get("image_mean", (0.5, 0.5, 0.5))),
-            std=tuple(settings.get("image_std", (0.5, 0.5, 0.5))),
-        )
-
-    def __call__(self, image: Array) -> Array:
-        from PIL import Image
-
-        picture = Image.fromarray(image)
-        scale = self.resize / min(picture.size)
-        if self.crop == self.resize:
-            picture = picture.resize((self.resize, self.resize), Image.Resampling.BICUBIC)
-        else:
-            sides = [max(self.resize, round(side * scale)) for side in picture.size]
-            picture = picture.resize(sides, Image.Resampling.BICUBIC)
-        left, top = ((side - self.crop) // 2 for side in picture.size)
-        picture = picture.crop((left, top, left + self.crop, top + self.crop))
-        pixels = (np.asarray(picture, np.float32) / 255 - self.mean) / self.std
-        return pixels.transpose(2, 0, 1).astype(np.float32)
-
-
-def load(_source: str, rest: str) -> Backbone:
+def load(_source: str, rest: str, weights: Path | None = None) -> Backbone:
     """Return ``hf:NAME``, with an optional ``@cls`` or ``@mean``."""
     name, _, pooling = rest.partition("@")
     if not name or (pooling and pooling not in POOLINGS):
@@ -77,17 +43,44 @@ def load(_source: str, rest: str) -> Backbone:
         raise missing(f"hf:{rest}", "hf", error) from error
     try:
         config = transformers.AutoConfig.from_pretrained(name)
-        images = hasattr(config, "image_size")
         if hasattr(config, "mask_ratio"):
             config.mask_ratio = 0.0  # a masked autoencoder must see the whole image here
-        model = transformers.AutoModel.from_pretrained(name, config=config).eval()
-        if images:
-            return HuggingFaceImages(name, pooling or "cls", model, _preprocessor(name, config))
+        model = _model(transformers, name, config, weights)
+        # Named by what it is, not by the folder it lies in: that differs from site to site.
+        called = config.model_type if Path(name).is_dir() else name
+        if hasattr(config, "image_size"):
+            return HuggingFaceImages(called, pooling or "cls", model, _preprocessor(name, config))
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-        return HuggingFaceTexts(name, pooling or "mean", model, tokenizer)
+        return HuggingFaceTexts(called, pooling or "mean", model, tokenizer)
     except (OSError, ValueError) as error:
         first = str(error).split("\n", 1)[0]
         raise DataError(f"backbone 'hf:{name}' cannot be loaded ({first})") from error
+
+
+def _model(transformers: Any, name: str, config: Any, weights: Path | None) -> Any:
+    how = {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    spoken = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()  # what does not fit is said below, in one line
+    try:
+        if weights is None:
+            problem = f"backbone 'hf:{name}' is not whole"
+            model, info = transformers.AutoModel.from_pretrained(name, **how)
+        else:
+            problem = f"{weights} does not fit hf:{name}"
+            kind = type(transformers.AutoModel.from_config(config))
+            model, info = kind.from_pretrained(None, state_dict=read(weights), **how)
+    finally:
+        transformers.logging.set_verbosity(spoken)
+    inside = f"{model.base_model_prefix}."  # how a model with a head on top calls this one
+    check(
+        problem,
+        model.state_dict(),
+        missing=info["missing_keys"],
+        further=[key.removeprefix(inside) for key in info["unexpected_keys"]],
+        shapes={key: (tuple(has), tuple(wants)) for key, has, wants in info["mismatched_keys"]},
+        idle=IDLE,
+    )
+    return model.eval().float().requires_grad_(False)
 
 
 def _preprocessor(name: str, config: Any) -> Picture:
@@ -98,17 +91,43 @@ def _preprocessor(name: str, config: Any) -> Picture:
         settings = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, TypeError):  # a model saved without one
         settings = {}
-    return Picture.of(settings, config.image_size)
+    return picture(settings, config.image_size, f"hf:{name}")
 
 
-def _weights(model: Any, *more: str) -> str:
-    total = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        total.update(name.encode())
-        total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    for text in more:
-        total.update(text.encode())
-    return total.hexdigest()
+def picture(settings: dict[str, Any], image_size: Any, name: str) -> Picture:
+    """Return what a ``preprocessor_config.json`` says, which is empty where a model has none."""
+    size = settings.get("size", image_size)
+    cuts = bool(settings.get("do_center_crop"))
+    if isinstance(size, list | tuple):
+        size = dict(zip(("height", "width"), size, strict=True))
+    elif isinstance(size, int):  # as older versions of transformers wrote it
+        size = {"shortest_edge": size} if cuts else {"height": size, "width": size}
+    strange = [key for key in ("crop_pct", "do_pad") if settings.get(key)]
+    strange += [f"size.{key}" for key in size if key not in ("shortest_edge", "height", "width")]
+    if strange or not settings.get("do_resize", True):
+        raise DataError(
+            f"backbone {name!r}: its preprocessing uses {(*strange, 'do_resize=false')[0]}, which "
+            "is not known here; export the model and use onnx:PATH"
+        )
+    fit: Fit = "shorter" if "shortest_edge" in size else "squash"
+    resize = (size["shortest_edge"],) * 2 if fit == "shorter" else (size["height"], size["width"])
+    crop = settings.get("crop_size", resize[0]) if cuts else resize
+    if isinstance(crop, dict):
+        crop = crop["height"], crop["width"]
+    # Pixels from 0 to 1 are what mean and std are for, whatever the model's own factor.
+    rescales = settings.get("do_rescale", True)
+    factor = 255 * settings.get("rescale_factor", 1 / 255) if rescales else 255
+    normalizes = settings.get("do_normalize", True)
+    mean = settings.get("image_mean", [0.5] * 3) if normalizes else [0.0] * 3
+    std = settings.get("image_std", [0.5] * 3) if normalizes else [1.0] * 3
+    return Picture(
+        size=(crop, crop) if isinstance(crop, int) else tuple(crop),
+        resize=resize,
+        fit=fit,
+        interpolation=FILTERS[settings.get("resample", BICUBIC)],
+        mean=tuple(value / factor for value in mean),
+        std=tuple(value / factor for value in std),
+    )
 
 
 class HuggingFaceImages:
@@ -118,19 +137,29 @@ class HuggingFaceImages:
 
     def __init__(self, name: str, pooling: str, model: Any, picture: Picture) -> None:
         self.name = f"hf:{name}@{pooling}"
-        self.digest = _weights(model, pooling, json.dumps(asdict(picture)))
+        self.digest = digest(model, pooling, json.dumps(asdict(picture)), idle=IDLE)
         self._model, self._pooling, self._picture = model, pooling, picture
 
     def __call__(self, items: Sequence[Any]) -> Array:
+        return self.embed([self.prepare(image) for image in items])
+
+    def prepare(self, item: Any) -> Array:
+        """Return an image as the network takes it, which needs no network."""
+        return self._picture(item)
+
+    def embed(self, ready: Sequence[Any]) -> Array:
+        """Return the features of images that were made ready."""
         import torch
 
         rows = []
         with torch.inference_mode():
-            for image in items:
-                pixels = torch.from_numpy(self._picture(image))[None]
+            for image in ready:
+                pixels = torch.from_numpy(image)[None]
                 more = {}
                 if hasattr(self._model.config, "mask_ratio"):  # fix the order of the patches
-                    patches = (self._picture.crop // self._model.config.patch_size) ** 2
+                    height, width = self._picture.size
+                    patch = self._model.config.patch_size
+                    patches = (height // patch) * (width // patch)
                     more["noise"] = torch.arange(patches, dtype=torch.float32)[None]
                 tokens = self._model(pixel_values=pixels, **more).last_hidden_state[0]
                 rows.append(tokens[0] if self._pooling == "cls" else tokens[1:].mean(dim=0))
@@ -145,7 +174,7 @@ class HuggingFaceTexts:
     def __init__(self, name: str, pooling: str, model: Any, tokenizer: Any) -> None:
         self.name = f"hf:{name}@{pooling}"
         vocabulary = json.dumps(tokenizer.get_vocab(), sort_keys=True)
-        self.digest = _weights(model, pooling, vocabulary)
+        self.digest = digest(model, pooling, vocabulary, idle=IDLE)
         self._model, self._pooling, self._tokenizer = model, pooling, tokenizer
 
     def __call__(self, items: Sequence[Any]) -> Array:

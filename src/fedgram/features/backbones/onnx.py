@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,8 +18,6 @@ from fedgram.errors import ConfigError, DataError
 from fedgram.features.backbones.registry import Backbone, missing
 from fedgram.samples import Array
 from fedgram.settings import build
-
-BATCH = 8  # always this many at a time, padded: results do not depend on how items are batched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,8 @@ class Preprocessing:
     size
         Side of the square that images are resized to (bicubic).
     mean, std
-        Taken off and divided by, for pixels from 0 to 1; one number for all channels.
+        Taken off and divided by, for pixels from 0 to 1: one number for all channels, or a list of
+        one for each.
     layout
         "NCHW" or "NHWC".
     raw
@@ -40,10 +41,23 @@ class Preprocessing:
     """
 
     size: int = 224
-    mean: float = 0.5
-    std: float = 0.5
-    layout: str = "NCHW"
+    mean: float | tuple[float, ...] = 0.5
+    std: float | tuple[float, ...] = 0.5
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
     raw: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                if len(value) != 3:
+                    raise ConfigError(
+                        f"{name} {list(value)}: one number, or one for each of red, green and blue"
+                    )
+                if len(set(value)) == 1:  # the same pixels, so the same digest
+                    object.__setattr__(self, name, value[0])
+        if not np.all(self.std):
+            raise ConfigError(f"std {self.std}: must not be 0")
 
 
 def load(_source: str, rest: str) -> Backbone:
@@ -76,9 +90,12 @@ class Onnx:
         except ImportError as error:
             raise missing(name, "vision", error) from error
         self.name = name
+        # Images side by side, a thread for each, are faster than threads that share an image.
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
         try:
             self._session = onnxruntime.InferenceSession(
-                str(path), providers=["CPUExecutionProvider"]
+                str(path), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:
             raise DataError(f"{path}: cannot be read as an ONNX model ({error})") from error
@@ -86,37 +103,53 @@ class Onnx:
         if settings is None and kept:
             settings = build(Preprocessing, json.loads(kept), "fedgram metadata")
         self._settings = settings or Preprocessing()
-        self._input = self._session.get_inputs()[0].name
+        first = self._session.get_inputs()[0]
+        self._input = first.name
+        # One image at a time unless the model was exported for more: it has no neighbours then.
+        self._batch = first.shape[0] if isinstance(first.shape[0], int) else 1
         weights = digest or hashlib.sha256(path.read_bytes()).hexdigest()
         recipe = json.dumps(asdict(self._settings), sort_keys=True)
         self.digest = hashlib.sha256(f"{weights} {recipe}".encode()).hexdigest()
 
     def __call__(self, items: Sequence[Any]) -> Array:
-        ready = [self._prepared(image) for image in items]
-        rows: list[Array | None] = [None] * len(ready)
-        by_shape: dict[tuple[int, ...], list[int]] = {}
-        for index, image in enumerate(ready):
-            by_shape.setdefault(image.shape, []).append(index)
-        for members in by_shape.values():
-            for start in range(0, len(members), BATCH):
-                some = members[start : start + BATCH]
-                batch = np.zeros((BATCH, *ready[some[0]].shape), ready[some[0]].dtype)
-                for place, index in enumerate(some):
-                    batch[place] = ready[index]
-                features = self._session.run(None, {self._input: batch})[0]
-                for place, index in enumerate(some):
-                    rows[index] = features[place].reshape(-1)
-        return np.stack([row for row in rows if row is not None])
+        return self.embed([self.prepare(image) for image in items])
 
-    def _prepared(self, image: Array) -> Array:
+    def prepare(self, image: Any) -> Array:
+        """Return an image as the model takes it, without the axis of the batch."""
         settings = self._settings
         if settings.size:
             image = _resized(image, settings.size)
         if not settings.raw:
-            image = ((image.astype(np.float32) / 255 - settings.mean) / settings.std).astype(
-                np.float32
-            )
-        return image.transpose(2, 0, 1) if settings.layout == "NCHW" else image
+            mean, std = (np.asarray(v, np.float32) for v in (settings.mean, settings.std))
+            image = (image.astype(np.float32) / np.float32(255) - mean) / std
+        if settings.layout == "NCHW":
+            image = image.transpose(2, 0, 1)
+        return np.ascontiguousarray(image)
+
+    def embed(self, ready: Sequence[Any]) -> Array:
+        """Return the features of images that were made ready, as many at once as cores."""
+        batches = [ready[k : k + self._batch] for k in range(0, len(ready), self._batch)]
+        with ThreadPoolExecutor(_cores()) as pool:
+            return np.concatenate(list(pool.map(self._features, batches)))
+
+    def _features(self, images: Sequence[Array]) -> Array:
+        padding = [np.zeros_like(images[0])] * (self._batch - len(images))
+        try:
+            batch = {self._input: np.stack([*images, *padding])}
+            features: Array = self._session.run(None, batch)[0][: len(images)]
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"backbone {self.name!r} cannot be run on {images[0].dtype} of shape "
+                f"{images[0].shape} ({reason}); say what it takes in a .json file beside it"
+            ) from error
+        return features.reshape(len(images), -1)
+
+
+def _cores() -> int:
+    """Return how many cores this process may use, which schedulers of clusters limit."""
+    mine = getattr(os, "sched_getaffinity", None)  # not on every platform
+    return len(mine(0)) if mine else os.cpu_count() or 1
 
 
 def _resized(image: Array, side: int) -> Array:

@@ -59,9 +59,14 @@ class Pixels:
         return self.name
 
     def __call__(self, items: Sequence[Any]) -> Array:
-        return np.stack([self._cells(image) for image in items])
+        return self.embed([self.prepare(image) for image in items])
 
-    def _cells(self, image: Array) -> Array:
+    def embed(self, ready: Sequence[Any]) -> Array:
+        """Return the vectors that `prepare` made, one above the other."""
+        return np.stack(ready)
+
+    def prepare(self, image: Any) -> Array:
+        """Return the vector of an image: all the work there is, so that threads can share it."""
         height, width, _ = image.shape
         rows, columns = _starts(height, self.side), _starts(width, self.side)
         if min(height, width) < self.side:  # too small to have a pixel for each cell

@@ -1,0 +1,54 @@
+"""Bicubic resizing as PyTorch does it: the cubic of a = -0.75, without antialiasing.
+
+Written as two products with sparse matrices of four entries a row, in scipy: a fraction of the time
+of the operator that onnxruntime has for it, and any number of threads can do it at once.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from fedgram.samples import Array
+
+SHARPNESS = -0.75
+
+
+def resized(image: Array, side: int) -> Array:
+    """Return an image as float32, channels by side by side, within 0 and 255.
+
+    Parameters
+    ----------
+    image
+        Height by width by channels, uint8.
+    side
+        Height and width of the result.
+
+    Examples
+    --------
+    >>> resized(np.full((5, 7, 3), 9, np.uint8), 2)[0]
+    array([[9., 9.],
+           [9., 9.]], dtype=float32)
+    """
+    height, width, channels = image.shape
+    rows = _weights(height, side) @ image.reshape(height, -1).astype(np.float32)
+    turned = rows.reshape(side, width, channels).transpose(1, 2, 0).reshape(width, -1)
+    columns = (_weights(width, side) @ turned).reshape(side, channels, side)
+    return np.ascontiguousarray(columns.transpose(1, 2, 0)).clip(0, 255)
+
+
+@lru_cache(maxsize=256)
+def _weights(length: int, side: int) -> csr_array:
+    """Return the matrix, side by length, that resizes a line of pixels; its ends repeat."""
+    centre = (np.arange(side) + 0.5) * (length / side) - 0.5
+    first = np.floor(centre).astype(np.int64) - 1
+    places = first[:, None] + np.arange(4)
+    a, distance = SHARPNESS, np.abs(centre[:, None] - places)
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1  # Keys (1981), up to distance 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a  # and up to 2
+    weights = np.where(distance <= 1, near, far).astype(np.float32)
+    inside = places.clip(0, length - 1)
+    starts = np.arange(0, 4 * side + 1, 4)
+    return csr_array((weights.ravel(), inside.ravel(), starts), shape=(side, length))

@@ -1,0 +1,280 @@
+"""The tables of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedgram.report.axes import metric, seconds, size
+from fedgram.report.grouped import Centre, Row, Setting, centre, data_seed, seeds
+from fedgram.report.markup import Markup, joined, tag
+from fedgram.report.recorded import Run
+
+NOTHING = "-"
+Header = str | tuple[str, str]  # a name, and what it means
+ACCURACIES = {
+    "client_mean": ("client mean", "mean over clients of the accuracy on their own test samples"),
+    "sample_mean": ("sample mean", "the same, clients weighed by their test samples"),
+    "worst_decile": ("worst decile", "mean of the lowest tenth of the clients"),
+    "global": ("whole test", "each client's model on everybody's test samples"),
+    "balanced": ("balanced", "mean over classes"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What stands in a table, and the number it is sorted by."""
+
+    content: str | Markup
+    value: float | None = None
+    class_: str | None = None
+
+
+def table(
+    headers: Sequence[Header],
+    rows: Iterable[Sequence[Cell | str]],
+    *,
+    texts: int = 1,
+    class_: str = "",
+) -> Markup:
+    """Return a table whose first columns are texts and whose others are numbers."""
+    head = [
+        tag("th", name, scope="col", class_="text" if place < texts else None, title=more or None)
+        for place, (name, more) in enumerate(
+            header if isinstance(header, tuple) else (header, "") for header in headers
+        )
+    ]
+    body = []
+    for row in rows:
+        cells = [cell if isinstance(cell, Cell) else Cell(content=cell) for cell in row]
+        first = tag("th", cells[0].content, scope="row", class_="text")
+        rest = [
+            tag(
+                "td",
+                cell.content,
+                class_=cell.class_ or ("text" if place < texts else None),
+                data_value=None if cell.value is None else repr(cell.value),
+            )
+            for place, cell in enumerate(cells[1:], 1)
+        ]
+        body.append(tag("tr", first, rest))
+    drawn = tag("table", tag("thead", tag("tr", head)), tag("tbody", body), class_=class_ or None)
+    return tag("div", drawn, class_="wide")
+
+
+def headline(setting: Setting) -> Markup:
+    """Return the results side by side, best and second best marked."""
+    rows, columns = setting.rows, [_labels(setting.rows)]
+    headers: list[Header] = [("method", "")]
+    if len({len(row.runs) for row in rows}) > 1:
+        headers.append(("runs", "with different seeds"))
+        columns.append([Cell(content=str(len(r.runs)), value=len(r.runs)) for r in rows])
+    for kind, header in ACCURACIES.items():
+        headers.append(header)
+        columns.append(_marked([row.accuracy(kind) for row in rows]))
+    ranked = [centre(run.summary.get("auroc") for run in row.runs) for row in rows]
+    if any(ranked):
+        headers.append(("AUROC", "macro, on each client's own test samples"))
+        columns.append(_marked(ranked))
+    if any(row.repeated for row in rows):
+        headers += [
+            ("round", "the one chosen on validation samples, of all"),
+            ("last round", "client mean after the last round"),
+        ]
+        columns += [[_rounds(row) for row in rows], [_last(row) for row in rows]]
+    gained = [setting.pairs(row) if not row.alone else [] for row in rows]
+    if any(gained):
+        headers.append(("better / worse", "% of clients, against training alone"))
+        columns.append([_gain(pairs) for pairs in gained])
+    for header, cells in _costs(rows):
+        headers.append(header)
+        columns.append(cells)
+    return table(headers, zip(*columns, strict=True), class_="headline")
+
+
+def _labels(rows: Sequence[Row]) -> list[Cell]:
+    return [Cell(content=row.label) for row in rows]
+
+
+def _marked(found: Sequence[Centre | None]) -> list[Cell]:
+    """Return accuracies, the best and the second best marked as far as they are told apart."""
+    shown = [None if one is None else round(100 * one[0], 1) for one in found]
+    ranks = sorted({value for value in shown if value is not None}, reverse=True)
+    several = sum(value is not None for value in shown) > 1
+    marks = dict(zip(ranks, ("best", "second"), strict=False)) if several else {}
+    return [
+        accuracy(one, class_=marks.get(value) if value is not None else None)
+        for one, value in zip(found, shown, strict=True)
+    ]
+
+
+def accuracy(found: Centre | None, *, class_: str | None = None) -> Cell:
+    """Return an accuracy with its deviation, where there is one."""
+    if found is None:
+        return Cell(content=NOTHING)
+    mean, deviation = found
+    spread = "" if deviation is None else tag("small", f" ± {100 * deviation:.1f}")
+    value = tag("span", f"{100 * mean:.1f}", class_=class_)
+    return Cell(content=joined(value, spread), value=mean)
+
+
+def _rounds(row: Row) -> Cell:
+    if not row.repeated:
+        return Cell(content="1", value=1)
+    told = [f"{run.chosen} of {run.rounds}" for run in row.runs]
+    chosen = centre(run.chosen for run in row.runs)
+    if len(set(told)) == 1:
+        return Cell(content=told[0], value=chosen and chosen[0])
+    most = max(run.rounds for run in row.runs)
+    low, high = min(run.chosen for run in row.runs), max(run.chosen for run in row.runs)
+    return Cell(content=f"{low}-{high} of {most}", value=chosen and chosen[0])
+
+
+def _last(row: Row) -> Cell:
+    if not row.repeated:
+        return Cell(content=NOTHING)
+    return accuracy(centre(run.last["accuracy"].get("client_mean") for run in row.runs))
+
+
+def _gain(pairs: Sequence[Any]) -> Cell:
+    if not pairs:
+        return Cell(content=NOTHING)
+    better = sum(pair.ours > pair.alone for pair in pairs) / len(pairs)
+    worse = sum(pair.ours < pair.alone for pair in pairs) / len(pairs)
+    return Cell(content=f"{100 * better:.0f} / {100 * worse:.0f}", value=better - worse)
+
+
+def _costs(rows: Sequence[Row]) -> Iterable[tuple[tuple[str, str], list[Cell]]]:
+    """Return what each method takes: bytes per client, operations, time."""
+    for way in ("up", "down"):
+        found = [centre((run.summary.get("bytes") or {}).get(way) for run in r.runs) for r in rows]
+        yield (f"bytes {way}", "per client, training and delivery"), _amounts(found, size)
+    flops = [centre(run.summary.get("flops") for run in row.runs) for row in rows]
+    if any(flops):
+        yield ("FLOPs", "of fitting and personalizing"), _amounts(flops, metric)
+    times = [centre(run.summary.get("seconds") for run in row.runs) for row in rows]
+    yield ("time", "of fitting and personalizing, without scoring"), _amounts(times, seconds)
+
+
+def _amounts(found: Sequence[Centre | None], text: Any) -> list[Cell]:
+    return [
+        Cell(content=NOTHING) if one is None else Cell(content=text(one[0]), value=one[0])
+        for one in found
+    ]
+
+
+def clients(setting: Setting) -> Markup:
+    """Return every client's accuracy with every method, held-out clients among them."""
+    several = len({data_seed(run) for run in setting.runs}) > 1
+    headers: list[Header] = ["client", *(["seed"] if several else [])]
+    headers += [("train", "training samples"), ("classes", "classes in training")]
+    headers += [("test", "test samples"), *(row.label for row in setting.rows)]
+    rows: list[list[Cell | str]] = []
+    for seed in dict.fromkeys(data_seed(run) for run in setting.runs):
+        rows += _clients_of(setting, seed, several=several)
+    return table(headers, rows)
+
+
+def _clients_of(setting: Setting, seed: Any, *, several: bool) -> Iterable[list[Cell | str]]:
+    """Yield a row for each client of one way to deal the samples."""
+    here = [[run for run in row.runs if data_seed(run) == seed] for row in setting.rows]
+    dealt = next((run.dealt for runs in here for run in runs if run.dealt), None)
+    counts = {entry.client: entry for entry in dealt.clients} if dealt else {}
+    reached: dict[str, list[list[float | None]]] = {}
+    tested: dict[str, int] = {}
+    held: set[str] = set()
+    for place, runs in enumerate(here):
+        for run in runs:
+            held |= {score.client for score in run.held_out}
+            for score in (*run.clients, *run.held_out):
+                columns = reached.setdefault(score.client, [[] for _ in here])
+                columns[place].append(score.accuracy)
+                tested[score.client] = score.samples
+    for client in sorted(reached):
+        name = joined(client, tag("small", " held out")) if client in held else client
+        count = counts.get(client)
+        numbers = (sum(count.train), count.classes) if count else (None, None)
+        accuracies = [centre(values) for values in reached[client]]
+        yield [
+            Cell(content=name),
+            *([Cell(content=str(seed), value=float(seed))] if several else []),
+            *(_whole(number) for number in (*numbers, tested[client])),
+            *_marked([None if one is None else (one[0], None) for one in accuracies]),
+        ]
+
+
+def _whole(number: int | None) -> Cell:
+    return Cell(content=NOTHING if number is None else f"{number:,}", value=number)
+
+
+def holdout(setting: Setting) -> Markup | None:
+    """Return what clients that took no part in training get, if there are any."""
+    rows = [row for row in setting.rows if any(run.holdout for run in row.runs)]
+    if not rows:
+        return None
+    found = {row.label: [run.holdout for run in row.runs if run.holdout] for row in rows}
+    number = [centre(summary["clients"] for summary in found[row.label]) for row in rows]
+    columns = [_labels(rows), _amounts(number, "{:g}".format)]
+    for kind in ACCURACIES:
+        columns.append(
+            _marked([centre(s["accuracy"].get(kind) for s in found[row.label]) for row in rows])
+        )
+    headers: list[Header] = ["method", ("clients", "held out, per run"), *ACCURACIES.values()]
+    return table(headers, zip(*columns, strict=True))
+
+
+def classes(setting: Setting) -> Markup | None:
+    """Return the accuracy within each class, where it was asked for."""
+    rows = [row for row in setting.rows if any(r.summary.get("class_accuracy") for r in row.runs)]
+    if not rows:
+        return None
+    found = [[run.summary.get("class_accuracy") or {} for run in row.runs] for row in rows]
+    names = dict.fromkeys(name for some in found for one in some for name in one)
+    body = [
+        [Cell(content=name), *_marked([centre(one.get(name) for one in some) for some in found])]
+        for name in names
+    ]
+    return table(["class", *(row.label for row in rows)], body)
+
+
+def digests(runs: Iterable[Run]) -> Markup:
+    """Return what identifies each result."""
+    body = [
+        [
+            Cell(content=run.folder),
+            Cell(content=", ".join(f"{k} {v}" for k, v in seeds(run).items()), class_="text"),
+            _digest(run.summary.get("shared_digest")),
+            _digest(run.summary.get("model_digest")),
+        ]
+        for run in runs
+    ]
+    headers: list[Header] = ["run", "seeds", ("shared digest", "of what is shared"), "model digest"]
+    return table(headers, body, texts=4)
+
+
+def _digest(value: Any) -> Cell:
+    return Cell(content=tag("code", str(value or NOTHING)), class_="text digest")
+
+
+def exchanges(setting: Setting) -> Markup:
+    """Return what went over the wire in each method's first run, step by step."""
+    body = []
+    for row in setting.rows:
+        steps: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for ask in row.runs[0].exchanges:
+            steps.setdefault((str(ask["step"]), str(ask["phase"])), []).append(ask)
+        for (step, phase), asks in steps.items():
+            amounts = [sum(ask.get(f"bytes_{way}", 0) for ask in asks) for way in ("up", "down")]
+            body.append(
+                [
+                    Cell(content=row.label),
+                    Cell(content=step.strip("_").replace("_", " ")),
+                    Cell(content=phase),
+                    _whole(len(asks)),
+                    _whole(max(ask["clients"] for ask in asks)),
+                    *(Cell(content=size(amount), value=amount) for amount in amounts),
+                ]
+            )
+    headers = ["method", "step", "phase", "times", "clients", "bytes up", "bytes down"]
+    return table(headers, body, texts=3)
