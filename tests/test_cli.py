@@ -23,11 +23,11 @@ KEYS = {
     "chosen",
     "last",
     "valid",
-    "flops",
     "accuracy",
     "clients",
     "untested_clients",
     "seconds",
+    "flops",
     "shared_digest",
     "model_digest",
     "holdout",
@@ -236,6 +236,71 @@ def test_a_folder_that_holds_the_run_is_refused(tmp_path):
     assert "holds a run already" in done.stderr
 
 
+def test_a_round_that_was_chosen_before_the_last_is_told():
+    trained = ("-m", "fedavg", "-s", "method.fedavg.rate=100", "-s", "method.fedavg.rounds=6")
+    arguments = ("run", *trained, *SMALL, "-s", "data.valid_fraction=0.2", "-s", "data.seed=1")
+    (result,) = json.loads(cli(*arguments, "--json").stdout)["runs"]
+    assert result["chosen"] < result["rounds"] == 6
+    shown = cli(*arguments).stdout
+    last = 100 * result["last"]["accuracy"]["client_mean"]
+    note = f"fedavg: round {result['chosen']} of 6, chosen on validation samples; the last round"
+    assert note in " ".join(shown.split())
+    assert f"{last:.1f} %" in shown
+
+
+def test_scoring_and_dropout_are_settings():
+    trained = ("-m", "fedavg", "-s", "method.fedavg.rate=0.1", "-s", "method.fedavg.rounds=5")
+    more = ("-s", "scoring.every=5", "-s", "engine.dropout=0.5", "-s", "metrics.whole=false")
+    (result,) = json.loads(cli("run", *trained, *SMALL, *more, "--json").stdout)["runs"]
+    assert result["accuracy"]["global"] is None
+    done = cli("run", "-m", "afl", "-s", "scoring.evry=2")
+    assert (done.exit_code, "did you mean 'every'" in done.stderr) == (2, True)
+
+
+TRAINED = """
+import sys
+from fedgram.cli import main
+for arguments in {commands!r}:
+    main(arguments, standalone_mode=False)
+"""
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedpcl", "fed3r"])
+def test_trained_models_are_read_by_a_process_that_trained_none(tmp_path, name):
+    options = ("-s", "method.fed3r.only_local_labels=true") if name == "fed3r" else ()
+    done = cli("run", "-m", name, *SMALL, *FEW_ROUNDS, *options, "--out", tmp_path)
+    assert done.exit_code == 0
+    rng = np.random.default_rng(0)
+    own = tmp_path / "own.npz"
+    classes = np.array([str(digit) for digit in range(10)])
+    np.savez(own, x=rng.normal(size=(30, 64)), y=np.arange(30) % 3, classes=classes)
+    folder, made = tmp_path / name, tmp_path / "made.safetensors"
+    commands = [
+        ["personalize", str(folder / "shared.safetensors"), str(own), "-o", str(made)],
+        ["predict", str(made), str(own), "-o", str(tmp_path / "new.csv")],
+        ["predict", str(folder / "models" / "c0.safetensors"), str(own)],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINED.format(commands=commands)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    predictions = (tmp_path / "new.csv").read_text(encoding="utf-8").splitlines()
+    assert len(predictions) == 31
+    if name in ("fedpcl", "fed3r"):  # keep to the classes of one's own samples
+        assert {line.split(",")[0] for line in predictions[1:]} <= {"0", "1", "2"}
+
+
+@pytest.mark.parametrize("name", ["fedrep", "fedpcl"])
+def test_what_is_shared_without_a_head_does_not_predict(tmp_path, name):
+    assert cli("run", "-m", name, *SMALL, *FEW_ROUNDS, "--out", tmp_path).exit_code == 0
+    done = cli("predict", tmp_path / name / "shared.safetensors", "digits")
+    assert done.exit_code == 3
+    assert "not a model that predicts" in done.stderr
+
+
 # methods
 
 
@@ -273,7 +338,9 @@ def test_recorded_runs_are_compared(tmp_path):
     assert {result["method"] for result in found} == {"afl", "local"}
     for result in found:
         assert set(result) == KEYS | {"run", "finished", "curve"}
-        assert {**results[result["method"]], "run": result["run"], "finished": True} == result
+        told = {**results[result["method"]], "run": result["run"], "finished": True}
+        assert {**told, "curve": result["curve"]} == result
+        assert [point["round"] for point in result["curve"]] == [1]
 
 
 def test_recorded_runs_are_shown_in_a_table(tmp_path):

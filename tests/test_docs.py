@@ -23,6 +23,7 @@ from fedgram.settings import build
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "by-files.md").read_text(encoding="utf-8")
+METHODS = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
 TABLES = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 
@@ -88,6 +89,7 @@ def test_every_command_is_documented(name):
 @pytest.mark.parametrize("name", names())
 def test_every_method_is_documented(name):
     assert f"| `{name}` |" in README
+    assert f"`{name}`" in METHODS
     assert summary(find(name)).endswith(".")
     assert all(parameter.text for parameter in parameters(find(name)))
 

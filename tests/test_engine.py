@@ -1,12 +1,13 @@
 """The engine in one process: order, memory, traffic, privacy, errors, state, randomness."""
 
 import dataclasses
+import threading
 import weakref
 
 import numpy as np
 import pytest
 
-from fedgram import codec
+from fedgram import codec, work
 from fedgram.client import Client, Site
 from fedgram.engines.inprocess import InProcess
 from fedgram.errors import ConfigError, DataError, PrivacyError, SolveError
@@ -379,3 +380,125 @@ def test_asks_in_between_do_not_change_the_randomness_of_one_under_way():
         interleaved[name] = value
         engine.sum(statistics)
     assert interleaved == expected
+
+
+def test_scoring_has_randomness_of_its_own_that_is_the_same_every_time():
+    """So that personalizing can be repeated, and scoring changes nothing in training."""
+
+    def drawn(site, client, shared):
+        return draw(client, None)
+
+    engine, expected = federation(), draws(federation(), asks=2)
+    list(engine.gather(draw))
+    scored = [dict(engine.evaluate(drawn, None)) for _ in range(3)]
+    assert scored[0] == scored[1] == scored[2]
+    assert not set(scored[0].values()) & set(expected.values())
+    assert dict(engine.gather(draw)) == expected
+
+
+def server_draws(engine, asks=3):
+    found = []
+    for _ in range(asks):
+        assert engine.rng.random() == engine.rng.random()  # the same until the next ask
+        found.append(engine.rng.random())
+        engine.sum(statistics)
+    return found
+
+
+def test_the_servers_randomness_comes_from_the_seed_and_the_ask():
+    first = server_draws(federation(seed=1))
+    assert len(set(first)) == 3
+    assert first == server_draws(federation(seed=1, workers=3, dropout=0.5))
+    assert not set(first) & set(server_draws(federation(seed=2)))
+
+
+# Clients that drop out
+
+
+def answers(engine, asks=40):
+    return [[name for name, _ in engine.gather(name_of)] for _ in range(asks)]
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
+def test_clients_drop_out_by_chance_and_at_least_one_answers(chance):
+    found = answers(federation(dropout=chance, seed=3), asks=200)
+    assert all(found)
+    assert all(names == sorted(names) for names in found)
+    # One of seven, drawn first, always answers.
+    share = np.mean([len(names) for names in found]) / 7
+    assert share == pytest.approx(1 - chance * 6 / 7, abs=0.05)
+    assert set().union(*found) == set("abcdefg")
+
+
+def test_who_drops_out_comes_from_the_seed_alone():
+    first = answers(federation(dropout=0.5, seed=1))
+    assert first == answers(federation("gfedcba", dropout=0.5, seed=1, workers=3))
+    assert first != answers(federation(dropout=0.5, seed=2))
+    assert len(set(map(tuple, first))) > 10
+
+
+def test_whoever_does_not_answer_is_not_counted():
+    engine = federation("abcd", dropout=0.5)
+    for _ in range(5):
+        some = dict(engine.gather(bigger, {"round": 1}))
+        ask = engine.asks[-1]
+        assert ask.clients == len(some)
+        assert ask.bytes_up == sum(size(reply) for reply in some.values())
+        assert ask.bytes_down == len(some) * size({"round": 1})
+    assert {ask.clients for ask in engine.asks} > {4}
+
+
+def test_whoever_does_not_answer_keeps_the_state_and_catches_up_later():
+    engine, asked = federation("abcd", dropout=0.5), {}
+    for _ in range(12):
+        for name, count in engine.gather(count_asks):
+            asked[name] = asked.get(name, 0) + 1
+            assert count == asked[name]
+    assert len(set(asked.values())) > 1
+
+
+def test_nobody_drops_out_of_scoring():
+    engine = federation("abcd", dropout=0.9)
+    for _ in range(5):
+        assert len(dict(engine.evaluate(lambda site, client, shared: 1, None))) == 4
+
+
+def test_of_those_who_are_asked_some_drop_out():
+    engine = federation(dropout=0.5)
+    for _ in range(20):
+        some = [name for name, _ in engine.gather(name_of, clients="ace")]
+        assert some
+        assert set(some) <= set("ace")
+
+
+@pytest.mark.parametrize("chance", [-0.1, 1.0, 2.0, float("nan")])
+def test_a_chance_that_is_none_is_refused(chance):
+    with pytest.raises(ConfigError, match=r"engine\.dropout"):
+        federation(dropout=chance)
+
+
+# Work
+
+
+def working(client, _):
+    work.count({"a": 1, "b": 20, "c": 300}[client.id])
+    return Loose()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_work_is_counted_at_the_clients_and_not_at_the_server(workers):
+    engine = federation("abc", workers=workers)
+    before = work.done()
+    engine.sum(working)
+    work.count(5)
+    list(engine.evaluate(lambda site, client, shared: working(client, None), None))
+    assert work.done() - before == 5
+    assert [ask.flops for ask in engine.asks] == [321, 321]
+
+
+def test_other_threads_work_is_not_counted():
+    before = work.done()
+    thread = threading.Thread(target=work.count, args=(7,))
+    thread.start()
+    thread.join()
+    assert work.done() == before

@@ -1,5 +1,7 @@
 """Who gets which sample: dealt once, purely, and alike for training and test."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from fedgram.data.sources import TEST, TRAIN, VALID, Dataset, load
 from fedgram.errors import ConfigError, DataError
 
 BY_LABEL = ("iid", "dirichlet", "quantity", "shards")
+PARTS = ("train", "valid", "test")
 
 
 def dataset(y, **columns):
@@ -38,6 +41,7 @@ def plans(draw):
         seed=draw(st.integers(0, 99)),
         split=draw(st.sampled_from(["global", "within-client"])),
         test_fraction=draw(st.floats(0.05, 0.5)),
+        valid_fraction=draw(st.sampled_from([0.0, 0.1, 0.4])),
     )
 
 
@@ -99,13 +103,19 @@ def test_the_global_split_depends_on_neither_clients_nor_partition(y, plan, othe
         equal_sizes=other.equal_sizes,
         seed=plan.seed,
         test_fraction=plan.test_fraction,
+        valid_fraction=plan.valid_fraction,
     )
     data = dataset(y)
-    plan = Plan(clients=1, seed=plan.seed, test_fraction=plan.test_fraction)
+    plan = Plan(
+        clients=1,
+        seed=plan.seed,
+        test_fraction=plan.test_fraction,
+        valid_fraction=plan.valid_fraction,
+    )
     one, two = dealt_or_refused(data, plan), dealt_or_refused(data, changed)
     if one and two:
-        assert union(one, "train") == union(two, "train")
-        assert union(one, "test") == union(two, "test")
+        for part in PARTS:
+            assert union(one, part) == union(two, part)
 
 
 @settings(deadline=None, max_examples=60)
@@ -386,6 +396,178 @@ def test_within_client_leaves_a_lone_sample_in_training():
     assert [(len(share.train), len(share.test)) for share in shares] == [(1, 0), (1, 0)]
 
 
+# Validation samples
+
+
+def test_a_share_of_each_classs_training_samples_is_kept_for_choices():
+    data = load("digits")
+    plain, split = (fixed_split(data, Plan(valid_fraction=share)) for share in (0.0, 0.2))
+    np.testing.assert_array_equal(split == TEST, plain == TEST)  # the test samples stay
+    trained = np.bincount(data.y[plain == TRAIN])
+    kept = np.bincount(data.y[split == VALID])
+    np.testing.assert_array_equal(kept, [round(0.2 * n) for n in trained])
+    assert not np.any(plain == VALID)
+
+
+def test_validation_samples_of_a_class_follow_its_training_proportions():
+    data = load("digits")
+    shares = deal(data, Plan(clients=7, valid_fraction=0.3))
+    train, valid = (
+        np.array([class_counts(data, getattr(share, part)) for share in shares])
+        for part in ("train", "valid")
+    )
+    wanted = train / train.sum(axis=0) * valid.sum(axis=0)
+    assert np.abs(valid - wanted).max() <= 1 + 1e-9
+
+
+def test_a_split_of_the_data_with_validation_samples_is_kept_as_it_is():
+    data = dataset(np.arange(60) % 3, split=stored_split())
+    np.testing.assert_array_equal(fixed_split(data, Plan(valid_fraction=0.5)), stored_split())
+    tested = np.where(stored_split() == TEST, TEST, TRAIN)
+    split = fixed_split(dataset(np.arange(60) % 3, split=tested), Plan(valid_fraction=0.25))
+    np.testing.assert_array_equal(split == TEST, tested == TEST)
+    assert np.bincount(split).tolist() == [36, 12, 12]
+
+
+@pytest.mark.parametrize("partition", BY_LABEL)
+def test_within_client_keeps_a_share_of_what_is_left_for_training(partition):
+    settings = {"clients": 12, "partition": partition, "split": "within-client"}
+    plain = deal(load("digits"), Plan(**settings))
+    for one, other in zip(
+        plain, deal(load("digits"), Plan(valid_fraction=0.2, **settings)), strict=True
+    ):
+        np.testing.assert_array_equal(one.test, other.test)
+        assert len(other.valid) == min(round(0.2 * len(one.train)), len(one.train) - 1)
+        assert sorted([*other.train, *other.valid]) == sorted(one.train)
+
+
+def test_a_lone_sample_is_trained_on_and_not_kept_for_choices():
+    data = dataset([0, 1, 1], client=np.array(["ann", "bob", "bob"]))
+    plan = Plan(partition="given", split="within-client", test_fraction=0.1, valid_fraction=0.9)
+    sizes = [(len(s.train), len(s.valid), len(s.test)) for s in deal(data, plan)]
+    assert sizes == [(1, 0, 0), (1, 1, 0)]
+
+
+# A minimum of samples
+
+
+@pytest.mark.parametrize("partition", BY_LABEL)
+@pytest.mark.parametrize("minimum", [2, 17])
+def test_every_client_has_the_minimum_of_training_samples(partition, minimum):
+    settings = {"clients": 40, "partition": partition, "dirichlet": 0.02}
+    data = load("digits")
+    shares = deal(data, Plan(minimum=minimum, **settings))
+    assert min(len(share.train) for share in shares) >= minimum
+    assert sorted(everything(shares)) == list(range(1797))
+    for one, other in zip(shares, deal(data, Plan(minimum=minimum, **settings)), strict=True):
+        np.testing.assert_array_equal(one.train, other.train)
+
+
+def test_a_minimum_changes_nothing_where_everybody_has_it():
+    one, other = (deal(load("digits"), Plan(partition="iid", minimum=n)) for n in (1, 20))
+    assert fingerprint(one) == fingerprint(other)
+
+
+def test_a_minimum_that_there_are_not_enough_samples_for_is_refused():
+    with pytest.raises(ConfigError, match=r"data\.minimum = 40: .* not enough for 40 clients"):
+        deal(load("digits"), Plan(clients=40, minimum=40))
+
+
+def test_a_minimum_is_not_reached_with_another_domains_samples():
+    data = domain_data(sizes=(30, 24, 6))
+    with pytest.raises(DataError, match="would spoil the partition by domain"):
+        deal(data, Plan(partition="domain", minimum=10))
+    assert len(deal(data, Plan(partition="domain", minimum=4))) == 3
+
+
+# So many classes each
+
+
+@st.composite
+def by_classes(draw):
+    classes, clients = draw(st.integers(2, 6)), draw(st.integers(1, 9))
+    least = -(-classes // clients)
+    return classes, clients, draw(st.integers(least, classes)), draw(st.integers(0, 99))
+
+
+@settings(deadline=None, max_examples=60)
+@given(by_classes(), st.sampled_from(["global", "within-client"]))
+def test_every_client_has_exactly_so_many_classes(chosen, split):
+    classes, clients, wanted, seed = chosen
+    y = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), 5 + 3 * clients))
+    data = dataset(y)
+    plan = Plan(
+        partition="classes", clients=clients, classes_per_client=wanted, seed=seed, split=split
+    )
+    shares = deal(data, plan)
+    assert sorted(everything(shares)) == list(range(len(y)))
+    for share in shares:
+        own = np.concatenate([share.train, share.test])
+        trained = share.train if split == "global" else own
+        assert np.count_nonzero(class_counts(data, trained)) == wanted
+        assert set(y[share.test]) <= set(y[trained])
+    holders = np.array([class_counts(data, s.train) > 0 for s in shares]).sum(axis=0)
+    if split == "global":
+        assert np.ptp(holders) <= 1  # every class has as many holders, or one more
+
+
+def test_a_class_is_dealt_evenly_among_its_holders():
+    data = dataset(np.repeat(np.arange(4), 40))
+    shares = deal(data, Plan(partition="classes", clients=6, classes_per_client=2))
+    counts = np.array([class_counts(data, share.train) for share in shares])
+    for held in counts.T:
+        assert np.ptp(held[held > 0]) <= 1
+
+
+@pytest.mark.parametrize(("clients", "wanted"), [(3, 3), (20, 11), (4, 2)])
+def test_a_number_of_classes_that_cannot_be_is_refused(clients, wanted):
+    plan = Plan(partition="classes", clients=clients, classes_per_client=wanted)
+    least = -(-10 // clients)
+    with pytest.raises(ConfigError, match=rf"classes_per_client = {wanted}: .* {least} to 10"):
+        deal(load("digits"), plan)
+
+
+def test_a_class_with_fewer_samples_than_holders_is_refused():
+    y = np.r_[np.zeros(50, int), np.ones(4, int)]
+    with pytest.raises(DataError, match="class 1 has fewer training samples than clients"):
+        deal(dataset(y), Plan(partition="classes", clients=8, classes_per_client=2))
+
+
+# What was dealt before is dealt the same
+
+
+def fingerprint(shares):
+    found = hashlib.sha256()
+    for share in shares:
+        for part in PARTS:
+            found.update(share.id.encode())
+            found.update(getattr(share, part).astype("<i8").tobytes())
+    return found.hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("partition", "split", "known"),
+    [
+        ("iid", "global", "deefcc9e4be68dae"),
+        ("iid", "within-client", "0df82e5e1f26f61b"),
+        ("dirichlet", "global", "8afe9e5d8bb78f18"),
+        ("dirichlet", "within-client", "4d3d345e218b430f"),
+        ("quantity", "global", "8710e93c4a776622"),
+        ("quantity", "within-client", "6ea069af8e6f3ec9"),
+        ("shards", "global", "75bfb54e9e1029d8"),
+        ("shards", "within-client", "c0b10dceb6648373"),
+    ],
+)
+def test_seeds_mean_what_they_meant(partition, split, known):
+    plan = Plan(clients=30, partition=partition, dirichlet=0.05, split=split)
+    assert fingerprint(deal(load("digits"), plan)) == known
+
+
+def test_seeds_mean_what_they_meant_for_clients_of_equal_sizes_too():
+    plan = Plan(equal_sizes=True, holdout_clients=2)
+    assert fingerprint(deal(load("digits"), plan)) == "90b79b6fafbd66a0"
+
+
 # Held-out clients
 
 
@@ -426,6 +608,10 @@ def test_an_unknown_partition_is_refused_with_the_nearest():
         {"test_fraction": 1.0},
         {"holdout_clients": -1},
         {"seed": -1},
+        {"valid_fraction": -0.1},
+        {"valid_fraction": 1.0},
+        {"minimum": 0},
+        {"classes_per_client": 0},
     ],
 )
 def test_a_plan_that_cannot_be_carried_out_is_refused_by_name(wrong):

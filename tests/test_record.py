@@ -158,11 +158,14 @@ def test_a_comparison_tells_what_the_result_told(folder, everybody):
     result = recorded(folder, everybody)
     (found,) = runs([folder])
     alone = {"over_alone": None, "over_shared": None}  # nothing beside it to compare with
-    curve = found.pop("curve")
-    assert [(point["round"], point["accuracy"]) for point in curve] == [
-        (1, result.accuracy["client_mean"])
-    ]
+    (point,) = found.pop("curve")
     assert found == {**result.plain(), "run": str(folder), "finished": True, "gains": alone}
+    assert point == {
+        "round": 1,
+        "accuracy": result.accuracy["client_mean"],
+        "valid": None,
+        **{key: result.scores.plain()[key] for key in ("seconds", "flops", "bytes")},
+    }
 
 
 def test_runs_are_found_right_below_a_folder(folder, everybody):

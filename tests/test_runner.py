@@ -1,8 +1,11 @@
 """The runner: what is scored, counted and timed, whatever the method."""
 
+import dataclasses
 import json
 import math
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,9 +16,13 @@ from fedgram.client import Site
 from fedgram.data.plan import Plan
 from fedgram.data.sources import load
 from fedgram.errors import ConfigError
-from fedgram.experiment.runner import run
+from fedgram.experiment.compare import runs
+from fedgram.experiment.record import Record
+from fedgram.experiment.runner import Scoring, run
+from fedgram.experiment.scoring import Metrics
 from fedgram.experiment.sites import Sites, sites
 from fedgram.features.grid import Grid
+from fedgram.heads import Linear
 from fedgram.method import find, make, names
 from fedgram.samples import Labels, Samples
 from fedgram.stats import Statistics
@@ -245,6 +252,334 @@ def test_progress_is_told_of_every_exchange():
     told = []
     run(make("afl"), dealt(clients=3), on_reply=lambda step, done, of: told.append((done, of)))
     assert told == [(1, 3), (2, 3), (3, 3)] * 2
+
+
+# The chosen round and the last
+
+CLASSES = ("a", "b", "c")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guessing:
+    """In each round everybody guesses one class, whatever the features."""
+
+    keeps_valid: ClassVar[bool] = True
+
+    guesses: tuple[int, ...]
+
+    def fit(self, federation):
+        space = Grid().space(2)
+        for guess in self.guesses:
+            weights = np.zeros((space.width, len(CLASSES)))
+            weights[-1, guess] = 1.0  # the constant's
+            yield Linear(weights=weights, space=space, classes=CLASSES)
+
+    def personalize(self, client, shared):
+        return shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solving(Guessing):
+    """The same, but it needs no validation samples for choices."""
+
+    keeps_valid: ClassVar[bool] = False
+
+
+def labelled(codes):
+    rng = np.random.default_rng(0)
+    return Samples(Grid()(rng.normal(size=(len(codes), 2))), Labels(np.array(codes), CLASSES))
+
+
+def two_sites(valid=((1, 1, 2), (2, 1, 0, 2)), *, reserve_valid=False):
+    """Validation samples: once a, three times b and c. Test samples: twice a and b, once c."""
+    parts = zip("xy", valid, ((0, 0, 1), (2, 1)), strict=True)
+    members = [
+        Site(
+            id=name,
+            train=labelled([0, 1]),
+            valid=labelled(chosen) if chosen else labelled([0]).take([]),
+            test=labelled(tested),
+            reserve_valid=reserve_valid,
+        )
+        for name, chosen, tested in parts
+    ]
+    return Sites(members=members, holdout=[], test=labelled([0, 0, 1, 2, 1]))
+
+
+def guess(model):
+    return int(model.weights[-1].argmax())
+
+
+def test_the_chosen_round_is_the_first_that_is_best_on_validation_samples():
+    result = run(Guessing(guesses=(0, 1, 2, 1, 0)), two_sites())
+    assert (result.chosen.round, result.last.round, result.rounds) == (2, 5, 5)
+    assert (result.chosen.scores.validity, result.last.scores.validity) == (3 / 7, 1 / 7)
+    assert {guess(model) for model in result.models.values()} == {1}
+    assert guess(result.shared) == 1
+    assert guess(result.last.shared) == 0
+    assert result.accuracy["sample_mean"] == 2 / 5  # of the chosen round, on test samples
+    assert result.last.scores.accuracy["sample_mean"] == 2 / 5
+    plain = result.plain()
+    assert (plain["chosen"], plain["rounds"], plain["valid"]) == (2, 5, 3 / 7)
+    assert plain["last"]["valid"] == 1 / 7
+
+
+def test_test_samples_choose_nothing():
+    everybody = two_sites()
+    other = dataclasses.replace(
+        everybody,
+        members=[dataclasses.replace(s, test=labelled([2] * 9)) for s in everybody.members],
+    )
+    method = Guessing(guesses=(0, 1, 2))
+    assert run(method, everybody).chosen.round == run(method, other).chosen.round == 2
+    assert run(method, other).accuracy["sample_mean"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("method", "everybody"),
+    [
+        (Guessing(guesses=(1, 0)), two_sites(valid=((), ()))),
+        (Solving(guesses=(1, 0)), two_sites()),
+    ],
+    ids=["none there", "trained on"],
+)
+def test_without_validation_samples_for_choices_the_last_round_counts(method, everybody):
+    result = run(method, everybody)
+    assert result.chosen.round == result.last.round == 2
+    assert result.scores.valid is None
+    assert result.plain()["valid"] is None
+    assert {guess(model) for model in result.models.values()} == {0}
+
+
+def test_reserved_validation_samples_choose_for_every_method():
+    result = run(Solving(guesses=(1, 0)), two_sites(reserve_valid=True))
+    assert (result.chosen.round, result.scores.validity) == (1, 3 / 7)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("every", [1, 2, 3, 5, 9])
+def test_every_so_many_rounds_are_scored_and_the_last(every, workers):
+    result = run(
+        Guessing(guesses=(1, 2, 0, 0, 1)),
+        two_sites(),
+        scoring=Scoring(every=every),
+        workers=workers,
+    )
+    scored = [number for number in range(1, 6) if number % every == 0 or number == 5]
+    assert [ask.phase for ask in result.asks].count("score") == len(scored)
+    assert result.last.round == 5
+    assert result.chosen.round == {1: 1, 2: 2, 3: 5, 5: 5, 9: 5}[every]
+
+
+@pytest.mark.parametrize(("patience", "rounds"), [(0, 8), (1, 3), (2, 6), (3, 7), (4, 8), (9, 8)])
+def test_patience_ends_a_run_that_gets_no_better(patience, rounds):
+    told = []
+    result = run(
+        Guessing(guesses=(0, 1, 0, 2, 0, 0, 0, 0)),
+        two_sites(valid=((1, 1, 2), (2, 2, 2, 0))),  # c is best, b second, a last
+        scoring=Scoring(patience=patience),
+        on_round=told.append,
+    )
+    assert told == list(range(1, rounds + 1))
+    assert result.rounds == rounds
+    assert result.chosen.round == (2 if rounds < 4 else 4)
+
+
+def test_patience_counts_scored_rounds():
+    result = run(
+        Guessing(guesses=(1, 1, 0, 0, 0, 0, 0, 0)),
+        two_sites(),
+        scoring=Scoring(every=2, patience=2),
+    )
+    assert (result.chosen.round, result.rounds) == (2, 6)
+
+
+def test_without_validation_samples_there_is_all_the_patience_in_the_world():
+    method = Guessing(guesses=(0,) * 6)
+    result = run(method, two_sites(valid=((), ())), scoring=Scoring(patience=1))
+    assert result.rounds == 6
+
+
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"patience": -1}])
+def test_scoring_that_cannot_be_is_refused_by_name(wrong):
+    with pytest.raises(ConfigError, match=rf"scoring\.{next(iter(wrong))}"):
+        Scoring(**wrong)
+
+
+def test_the_whole_test_set_is_tried_for_the_chosen_and_the_last_round_only(tmp_path):
+    record = Record(tmp_path / "one", {"method": "guessing"})
+    result = run(Guessing(guesses=(1, 0, 2)), two_sites(), record=record)
+    assert result.accuracy["global"] == 2 / 5
+    assert result.last.scores.accuracy["global"] == 1 / 5
+    text = (tmp_path / "one" / "scores.jsonl").read_text(encoding="utf-8")
+    said = [json.loads(line) for line in text.splitlines()]
+    found = [
+        (line["round"], line["summary"]["accuracy"]["global"]) for line in said if "summary" in line
+    ]
+    assert found == [(1, None), (2, None), (3, None), (1, 2 / 5), (3, 1 / 5)]
+
+
+def test_the_whole_test_set_may_be_left_out():
+    result = run(Guessing(guesses=(1, 0)), two_sites(), metrics=Metrics(whole=False))
+    assert math.isnan(result.accuracy["global"])
+    assert result.plain()["accuracy"]["global"] is None
+
+
+def test_how_often_rounds_are_scored_does_not_change_a_training():
+    everybody = dealt(clients=4, valid_fraction=0.2)
+    method = make("fedavg", {"rounds": 5, "epochs": 1, "rate": 0.1})
+    often, seldom = (run(method, everybody, scoring=Scoring(every=every)).last for every in (1, 5))
+    assert often.shared.theta.tobytes() == seldom.shared.theta.tobytes()
+    assert often.scores.model_digest == seldom.scores.model_digest
+
+
+def unlearnable(everybody):
+    """The same with other labels of the validation samples: the more is learned, the worse."""
+
+    def turned(samples):
+        codes = (samples.labels.codes + 1) % 10
+        return Samples(samples.features, Labels(codes, samples.labels.classes))
+
+    members = [dataclasses.replace(s, valid=turned(s.valid)) for s in everybody.members]
+    return dataclasses.replace(everybody, members=members)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "scaffold"])
+def test_the_models_of_the_chosen_round_are_those_of_a_run_that_ends_there(name):
+    everybody = unlearnable(dealt(clients=5, valid_fraction=0.3, dirichlet=0.3))
+    settings = {"rate": 0.1, "epochs": 1}
+    long = run(make(name, {"rounds": 6, **settings}), everybody)
+    assert long.chosen.round < long.last.round
+    cut = run(make(name, {"rounds": long.chosen.round, **settings}), everybody)
+    assert {n: codec.digest(m) for n, m in long.models.items()} == {
+        n: codec.digest(m) for n, m in cut.models.items()
+    }
+    assert long.scores.accuracy == cut.last.scores.accuracy
+
+
+# Reserved validation samples
+
+
+@pytest.mark.parametrize("name", ["afl", "fedhip", "apfl", "fed3r", "fedcgs", "local"])
+def test_reserved_validation_samples_are_not_learned_from(name):
+    reserved = dealt(clients=5, valid_fraction=0.3, reserve_valid=True)
+    without = dataclasses.replace(
+        reserved,
+        members=[dataclasses.replace(s, valid=s.valid.take([])) for s in reserved.members],
+    )
+    used = dataclasses.replace(
+        reserved,
+        members=[dataclasses.replace(s, reserve_valid=False) for s in reserved.members],
+    )
+    one, other, third = (run(make(name), everybody) for everybody in (reserved, without, used))
+    assert one.shared_digest == other.shared_digest
+    assert one.model_digest == other.model_digest != third.model_digest
+    assert one.scores.valid.samples == sum(len(site.valid) for site in reserved.members)
+    assert other.scores.valid is third.scores.valid is None
+
+
+def test_gradient_methods_never_train_on_validation_samples():
+    everybody = dealt(clients=3, valid_fraction=0.3)
+    spoiled = dataclasses.replace(
+        everybody,
+        members=[
+            dataclasses.replace(site, valid=site.valid.take(slice(0, 1)))
+            for site in everybody.members
+        ],
+    )
+    method = make("fedavg", {"rounds": 2, "rate": 0.1})
+    one, other = (run(method, some).last.scores.model_digest for some in (everybody, spoiled))
+    assert one == other
+
+
+# Work
+
+
+def test_the_work_of_afl_is_that_of_one_gram_matrix_and_one_solve():
+    everybody = dealt(clients=4)
+    result = run(make("afl"), everybody)
+    width, classes = 65, 10
+    samples = sum(len(site.train) for site in everybody.members)
+    sums = samples * (width * (width + 1) + 2 * width * classes)
+    solve = width**3 // 3 + 2 * width**2 * classes
+    assert result.scores.flops == result.plain()["flops"] == sums + solve
+
+
+@pytest.mark.parametrize("hidden", [0, 8])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_work_of_fedavg_is_that_of_its_products(hidden, workers):
+    everybody = dealt(clients=4)
+    method = make("fedavg", {"rounds": 3, "epochs": 2, "rate": 0.1, "hidden": hidden})
+    result = run(method, everybody, workers=workers)
+    width, classes = 65, 10
+    samples = sum(len(site.train) for site in everybody.members)
+    forward_and_back = 2 * 2 * width * classes
+    if hidden:
+        # up: features, head; down: head, its input, features
+        forward_and_back = 2 * 2 * width * hidden + 2 * 3 * (hidden + 1) * classes
+        forward_and_back -= 2 * classes  # the constant passes nothing down
+    assert result.scores.flops == 3 * 2 * samples * forward_and_back
+    assert sum(ask.flops for ask in result.asks if ask.phase == "train") == result.scores.flops
+
+
+def test_the_work_of_pilots_counts():
+    everybody = dealt(clients=4)
+    settings = {"rounds": 1, "epochs": 1, "pilot": 1}
+    searched, given = (
+        run(make("fedavg", {**settings, **rate}), everybody).scores.flops
+        for rate in ({}, {"rate": 0.1})
+    )
+    assert searched > 3 * given
+
+
+# Records
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    everybody = dealt(clients=5, valid_fraction=0.3, dirichlet=0.3, holdout_clients=1)
+    method = make("fedavg", {"rounds": 6, "rate": 1.0, "epochs": 1, "batch": 8})
+    folder = tmp_path / "fedavg"
+    record = Record(folder, {"method": "fedavg", "parameters": {}, "config": {}})
+    return run(method, everybody, name="fedavg", record=record, dropout=0.3), folder
+
+
+def test_a_record_tells_what_the_result_does(recorded):
+    result, folder = recorded
+    (found,) = runs([folder])
+    plain = json.loads(json.dumps(result.plain()))
+    assert 1 <= plain["chosen"] < plain["rounds"] == 6
+    for key, value in plain.items():
+        assert found[key] == value, key
+    assert found["finished"]
+
+
+def test_a_curve_has_a_point_for_every_round(recorded):
+    result, folder = recorded
+    curve = runs([folder])[0]["curve"]
+    assert [point["round"] for point in curve] == [1, 2, 3, 4, 5, 6]
+    assert max(point["valid"] for point in curve) == result.scores.validity
+    for key in ("seconds", "flops"):
+        values = [point[key] for point in curve]
+        assert values == sorted(values)
+    up = [point["bytes"]["up"] for point in curve]
+    assert up == sorted(set(up))
+    assert curve[-1]["accuracy"] == result.last.scores.accuracy["client_mean"]
+
+
+@pytest.mark.parametrize("finished", [1, 2, 4])
+def test_an_interrupted_record_reads_as_far_as_it_came(recorded, finished):
+    result, folder = recorded
+    path = folder / "scores.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    per_round = 1 + len(result.scores.rows)
+    path.write_text("".join(lines[: finished * per_round + 2]), encoding="utf-8")
+    (folder / "asks.jsonl").unlink()
+    (found,) = runs([folder])
+    assert (found["rounds"], found["finished"]) == (finished, False)
+    curve = {point["round"]: point["valid"] for point in found["curve"]}
+    best = max(curve.values())
+    assert found["chosen"] == min(number for number, valid in curve.items() if valid == best)
 
 
 # Sites

@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedgram import Lift, Linear, Space
-from fedgram.heads import Blend
+from fedgram import Lift, Linear, Space, codec
+from fedgram.heads import Blend, Restricted
+from fedgram.network import Network, Shape
+from fedgram.training import Model
 
-from . import planted
+from . import law, planted
 from .law import CODEC, repeats, returns
 from .test_group_laws import statistics, tallies
 
@@ -32,6 +35,23 @@ LINEARS = st.builds(
     origin=st.text(),
 )
 BLENDS = st.builds(Blend, first=LINEARS, second=LINEARS, balance=FLOATS)
+NETWORKS = st.builds(
+    Network,
+    theta=hnp.arrays(st.sampled_from([np.float32, np.float64]), 6),
+    shape=st.just(Shape(width=2, hidden=0, classes=3)),
+    space=st.just(SPACE),
+    classes=st.just(("yes", "no", "perhaps")),
+    offset=hnp.arrays(np.float64, st.sampled_from([0, 2])),
+)
+MODELS = st.builds(
+    Model,
+    network=NETWORKS,
+    rate=FLOATS,
+    round=st.integers(0, 9),
+    pilot=st.booleans(),
+    more=st.dictionaries(st.text("ab", max_size=3), hnp.arrays(np.float32, 2), max_size=2),
+)
+RESTRICTED = st.builds(Restricted, model=st.one_of(LINEARS, NETWORKS), present=hnp.arrays(bool, 3))
 NAMES = st.text(alphabet="abcdefgh$ _", min_size=1, max_size=5)
 NESTED = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), FLOATS, st.text(max_size=8), ARRAYS),
@@ -47,6 +67,9 @@ KINDS = {
     "Tally": tallies(),
     "Linear": LINEARS,
     "Blend": BLENDS,
+    "Network": NETWORKS,
+    "Model": MODELS,
+    "Restricted": RESTRICTED,
     "nested": NESTED,
 }
 ANY = st.one_of(*KINDS.values(), ARRAYS)
@@ -56,6 +79,12 @@ ANY = st.one_of(*KINDS.values(), ARRAYS)
 def test_every_kind_of_value_comes_back(values):
     returns(planted.Codec, values)
     repeats(planted.Codec, values)
+
+
+@law.EXAMPLES
+@given(ANY)
+def test_the_size_of_a_message_is_that_of_its_bytes(value):
+    assert codec.size(value) == len(codec.encode(value))
 
 
 @pytest.mark.parametrize("law", CODEC.values(), ids=CODEC)

@@ -30,7 +30,7 @@ OnRound = Callable[[int], None]
 COLUMNS = {
     "client\nmean": "client_mean",
     "sample\nmean": "sample_mean",
-    "worst\ndecile": "worst_decile",
+    "worst\ntenth": "worst_decile",
     "whole\ntest": "global",
     "bal-\nanced": "balanced",
 }
@@ -74,7 +74,7 @@ def _accuracy_table(results: list[dict[str, Any]], label: str) -> Table:
         if ranked:
             cells.append(_percent(result["auroc"]))
         size = [written_size(result["bytes"][key]) for key in ("up", "down")]
-        table.add_row(escape(str(result[label])), *cells, *size, f"{result['seconds']:.2f}")
+        table.add_row(escape(str(result[label])), *cells, *size, _seconds(result["seconds"]))
     return table
 
 
@@ -154,6 +154,11 @@ def _class_table(results: list[dict[str, Any]], label: str) -> Table:
         shares = [(result["class_accuracy"] or {}).get(name) for result in results]
         table.add_row(escape(name), *map(_percent, shares))
     return table
+
+
+def _seconds(value: float) -> str:
+    """Return a time in four characters as long as it fits: minutes need no hundredths."""
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def _percent(share: float | None) -> str:
