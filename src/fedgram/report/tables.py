@@ -16,7 +16,7 @@ Header = str | tuple[str, str]  # a name, and what it means
 ACCURACIES = {
     "client_mean": ("client mean", "mean over clients of the accuracy on their own test samples"),
     "sample_mean": ("sample mean", "the same, clients weighed by their test samples"),
-    "worst_decile": ("worst decile", "mean of the lowest tenth of the clients"),
+    "worst_decile": ("worst tenth", "mean of the lowest tenth of the clients"),
     "global": ("whole test", "each client's model on everybody's test samples"),
     "balanced": ("balanced", "mean over classes"),
 }

@@ -12,7 +12,7 @@ from fedgram.settings import propose
 ACCURACIES = {
     "client_mean": "client-mean accuracy",
     "sample_mean": "sample-mean accuracy",
-    "worst_decile": "accuracy of the worst decile of clients",
+    "worst_decile": "accuracy of the worst tenth of clients",
     "global": "accuracy on everybody's test samples",
     "balanced": "class-balanced accuracy",
     "auroc": "macro AUROC",
