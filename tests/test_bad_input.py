@@ -776,5 +776,5 @@ def test_an_interrupted_run_leaves_what_was_done_to_compare(here):
         ("endless.py", False),
     ]
     assert found[1]["rounds"] >= 1
-    # Everybody's test samples are tried at the end only.
+    # On everybody's test samples models are tried at the end only.
     assert found[1]["accuracy"] == {**found[0]["accuracy"], "global": None}

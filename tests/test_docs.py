@@ -103,7 +103,7 @@ def test_every_backbone_is_documented(name):
 @pytest.mark.parametrize("option", main.commands["features"].params, ids=lambda p: p.name)
 def test_every_option_of_features_is_documented(option):
     spelled = option.opts if isinstance(option, click.Option) else [option.name.upper()]
-    assert any(f"{word} " in README + TUTORIAL + FEATURES for word in spelled)
+    assert any(f"{word} " in README + TUTORIAL + FEATURES + TABLES for word in spelled)
 
 
 def test_the_settings_of_onnx_models_in_the_guide_are_read():

@@ -20,10 +20,10 @@ from fedgram.samples import Array, Integers
 
 DATA_VARIABLE = "FEDGRAM_DATA"
 TRAIN, VALID, TEST = 0, 1, 2
-_ARRAYS = (
+_KEPT = (
     *("x", "y", "scale", "offset", "client", "domain", "split", "classes", "backbone", "grid"),
-    "digest",
 )
+_ARRAYS = (*_KEPT, "digest")  # of each item, for whoever extends the file
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -152,7 +152,7 @@ def load(source: str) -> Dataset:
 
 def save(path: Path, data: Dataset) -> None:
     """Write a data set to an ``.npz`` file: the same data, the same bytes."""
-    kept = {name: getattr(data, name) for name in _ARRAYS}
+    kept = {name: getattr(data, name) for name in _KEPT}
     buffer = io.BytesIO()
     np.savez(buffer, **{name: np.asarray(v) for name, v in kept.items() if v is not None})  # type: ignore[arg-type]
     files.write(path, buffer.getvalue())
