@@ -9,7 +9,7 @@ from typing import Any
 from fedgram.errors import DataError
 from fedgram.experiment.metrics import who_gains
 from fedgram.experiment.record import FORMAT, read_lines, read_object
-from fedgram.federation import Ask, traffic
+from fedgram.federation import Ask
 
 
 def runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
@@ -82,7 +82,6 @@ def _result(folder: Path) -> dict[str, Any]:
             if line["set"] == "members" and line["round"] == chosen and line.get("samples")
         },
         "holdout": holdout[-1] if holdout else None,
-        "bytes": traffic(asks),
     }
 
 

@@ -15,7 +15,7 @@ from fedgram.experiment.dealt import sites_dealt
 from fedgram.experiment.record import Record
 from fedgram.experiment.scoring import Metrics, Scored, Scorer, Scores
 from fedgram.experiment.sites import Sites
-from fedgram.federation import Ask, traffic
+from fedgram.federation import Ask
 from fedgram.heads import Predictor
 from fedgram.method import Method, Published
 
@@ -105,7 +105,6 @@ class Result:
             **self.scores.plain(),
             "last": self.last.scores.plain(),
             "holdout": self.holdout.plain() if self.holdout else None,
-            "bytes": traffic(self.asks),
         }
 
 
