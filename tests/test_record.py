@@ -218,7 +218,7 @@ def test_a_run_without_its_delivery_counts_as_unfinished(folder, everybody):
     (found,) = runs([folder])
     assert not found["finished"]
     assert found["accuracy"] == result.accuracy
-    assert found["bytes"]["down"] == 0
+    assert found["bytes"] == result.scores.bytes
 
 
 def test_a_last_line_cut_in_half_is_left_out(folder, everybody):
