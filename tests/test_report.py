@@ -183,7 +183,7 @@ def test_costs_digests_versions_and_exchanges_are_told(tmp_path):
     write_run(tmp_path / "a")
     content = page(read([tmp_path]))
     (row,) = table(content)
-    assert (row["bytes up"], row["FLOPs"], row["time"]) == ("3 kB", "1 M", "500 ms")
+    assert (row["bytes up"], row["FLOPs"], row["time"]) == ("1 kB", "1 M", "500 ms")
     assert "5" * 64 in content
     assert "7" * 64 in content
     assert "numpy 2.0" in content
