@@ -151,6 +151,13 @@ class InProcess:
     def _ask(
         self, step: Step[Result], broadcast: Any, clients: Iterable[str] | None
     ) -> Iterator[tuple[str, Result]]:
+        names, at = self._prepare(step, broadcast, clients)
+        return self._exchange("train", step_name(step), self._present(names), at)
+
+    def _prepare(
+        self, step: Step[Result], broadcast: Any, clients: Iterable[str] | None
+    ) -> tuple[Sequence[str], Callable[[str], Answer[Result]]]:
+        """Return who is asked, and what makes a client's answer, for the next ask."""
         names = self.clients if clients is None else sorted(set(clients))
         unknown = [name for name in names if name not in self._sites]
         if unknown or not names:
@@ -158,14 +165,13 @@ class InProcess:
             raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
         self._asked += 1
         down, draw = _size(broadcast), self._randomness(self._asked)
-        names = self._present(names)
 
         def at(name: str) -> Answer[Result]:
             client = self._sites[name].client(draw(name))
             reply, flops = _worked(lambda: step(client, broadcast))
             return reply, _size(reply), down, flops
 
-        return self._exchange("train", step_name(step), names, at)
+        return names, at
 
     def _exchange(
         self,
