@@ -303,6 +303,13 @@ def test_contributions_that_do_not_belong_together_are_refused():
         table.server.add(party.masked(other, table.parcels["c01"]))
 
 
+def test_masking_leaves_the_client_its_value():
+    table, value = Table().shared(), plain("c00")
+    sent = table.parties["c00"].masked(value, table.parcels["c00"])
+    assert value == plain("c00")
+    assert not np.shares_memory(sent.vector, value.values)
+
+
 @pytest.mark.parametrize("away", list(itertools.combinations(names(7), 2))[::5])
 def test_whoever_drops_out_the_rest_add_up(away):
     table = Table(7).contributed(away)

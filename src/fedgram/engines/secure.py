@@ -10,7 +10,7 @@ from fedgram.client import Site
 from fedgram.engines.inprocess import InProcess
 from fedgram.errors import ConfigError
 from fedgram.federation import Step, Total, step_name
-from fedgram.secure.messages import Call
+from fedgram.secure.messages import Call, Masked, Parcel
 from fedgram.secure.party import Party
 from fedgram.secure.server import TWO_THIRDS, Server
 
@@ -75,33 +75,34 @@ class Secure(InProcess):
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Total:
-        names, at = self._prepare(step, broadcast, clients)
+        names, reply_at = self._prepare(step, broadcast, clients)
         what, server = step_name(step), Server(share=self._threshold)
         parties = {name: self._party(name, server.call) for name in names}
 
-        def masked(name: str, parcel: Any) -> tuple[Any, int, int]:
-            reply, _, down, flops = at(name)
-            return parties[name].masked(reply, parcel), down, flops
+        def masked(name: str, parcel: Parcel) -> tuple[Masked, int]:
+            reply, flops = reply_at(name)
+            return parties[name].masked(reply, parcel), flops
 
         names = self._without("keys", names)
         keys = self._round(
-            f"{what}: keys", names, server.call, lambda name, _: (parties[name].keys(), 0, 0)
+            f"{what}: keys", names, server.call, lambda name, _: (parties[name].keys(), 0)
         )
         roster = server.roster(keys)
         names = self._without("shares", names)
         shares = self._round(
-            f"{what}: shares", names, roster, lambda name, m: (parties[name].shares(m), 0, 0)
+            f"{what}: shares", names, roster, lambda name, sent: (parties[name].shares(sent), 0)
         )
         parcels = server.parcels(shares)
         present = set(self._present(names))
         names = [name for name in self._without("masked", names) if name in present]
-        for message in self._round(what, names, parcels, masked):
+        beside = 0 if broadcast is None else codec.size(broadcast)
+        for message in self._round(what, names, parcels, masked, beside=beside):
             if message.name not in self._absent.get("late", ()):
                 server.add(message)
         survivors = server.survivors()
         names = self._without("reveal", self._without("late", names))
         reveals = self._round(
-            f"{what}: reveal", names, survivors, lambda name, m: (parties[name].reveal(m), 0, 0)
+            f"{what}: reveal", names, survivors, lambda name, sent: (parties[name].reveal(sent), 0)
         )
         total: Total = server.total(reveals)
         return total
@@ -114,17 +115,19 @@ class Secure(InProcess):
         what: str,
         names: Sequence[str],
         sent: Any,
-        answer: Callable[[str, Any], tuple[Any, int, int]],
+        answer: Callable[[str, Any], tuple[Any, int]],
+        *,
+        beside: int = 0,
     ) -> Iterator[Any]:
         """Send everybody a message, or each its own of a dict, and yield what they answer.
 
-        An answer is a message, the bytes that came down beside `sent`, and operations.
+        An answer comes with its operations; `beside` are bytes that everybody is sent as well.
         """
         parts = sent if isinstance(sent, dict) else dict.fromkeys(names, sent)
         sizes = {key: codec.size(part) for key, part in {id(p): p for p in parts.values()}.items()}
 
         def at(name: str) -> tuple[Any, int, int, int]:
-            message, beside, flops = answer(name, parts[name])
+            message, flops = answer(name, parts[name])
             return message, codec.size(message), sizes[id(parts[name])] + beside, flops
 
         for name, message in self._exchange("train", what, names, at):

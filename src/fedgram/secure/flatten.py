@@ -34,7 +34,7 @@ def flatten(value: Additive, *, clients: int = 1) -> tuple[dict[str, Any], Words
     """
     pieces: list[NDArray[Any]] = []
     layout = _described(value, pieces, clients)
-    return layout, np.concatenate([np.zeros(0, np.uint64), *pieces])
+    return layout, np.concatenate([np.zeros(0, np.uint64), *pieces])  # a copy, to be masked
 
 
 def restore(layout: dict[str, Any], vector: Words) -> Any:
@@ -62,7 +62,9 @@ def _described(value: Additive, pieces: list[NDArray[Any]], clients: int) -> dic
             summed[field.name] = _described(content, pieces, clients)
         else:
             summed[field.name] = _piece(f"{type(value).__name__}.{field.name}", content, clients)
-            pieces.append(np.asarray(content).astype(np.int64).reshape(-1).view(np.uint64))
+            pieces.append(
+                np.asarray(content).astype(np.int64, copy=False).reshape(-1).view(np.uint64)
+            )
     return {"kind": type(value).__name__, "agreed": agreed, "summed": summed}
 
 
