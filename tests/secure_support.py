@@ -5,6 +5,8 @@ import itertools
 from collections import defaultdict
 
 import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scipy import stats
 
 from fedgram import codec
@@ -58,6 +60,28 @@ class Named:
 
 def plain(name):
     return load_of(Named(name))
+
+
+class Known:
+    """Signs with a key of its own, and knows those of the others."""
+
+    def __init__(self, name, keys):
+        self.name, self.keys = name, keys
+
+    def sign(self, message):
+        return self.keys[self.name].sign(message)
+
+    def verify(self, name, message, signature):
+        try:
+            self.keys[name].public_key().verify(signature, message)
+        except InvalidSignature:
+            return False
+        return True
+
+
+def signers(some):
+    keys = {name: Ed25519PrivateKey.generate() for name in some}
+    return {name: Known(name, keys) for name in some}
 
 
 def total_of(some):

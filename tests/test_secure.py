@@ -5,11 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from secure_support import Load, names, plain, total_of
+from secure_support import Load, names, plain, signers, total_of
 
 from fedgram import codec
 from fedgram.errors import DataError, ExactnessError, MismatchError, PrivacyError
@@ -132,32 +130,14 @@ def test_numbers_that_a_sum_might_not_hold_are_refused():
         flatten(Load(count=2**62), clients=3)
 
 
-class Known:
-    """Signs with a key of its own, and knows those of the others."""
-
-    def __init__(self, name, keys):
-        self.name, self.keys = name, keys
-
-    def sign(self, message):
-        return self.keys[self.name].sign(message)
-
-    def verify(self, name, message, signature):
-        try:
-            self.keys[name].public_key().verify(signature, message)
-        except InvalidSignature:
-            return False
-        return True
-
-
 class Table:
     """A server with parties, taken through the rounds step by step."""
 
     def __init__(self, count=5, *, signed=False, **options):
         self.server = Server(**options)
-        keys = {name: Ed25519PrivateKey.generate() for name in names(count)}
+        known = signers(names(count)) if signed else {}
         self.parties = {
-            name: Party(name, self.server.call, signer=Known(name, keys) if signed else None)
-            for name in names(count)
+            name: Party(name, self.server.call, signer=known.get(name)) for name in names(count)
         }
 
     def each(self, what, *sent):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from secure_support import federation, load_of, total_of
+from secure_support import federation, load_of, names, signers, total_of
 
 from fedgram import codec
 from fedgram.checks.federations import dealt
@@ -27,6 +27,7 @@ QUICK = {"rounds": 2, "hidden": 4, "rate": 0.1}
     ("name", "settings"),
     [
         ("afl", {}),
+        ("afl", {"lift": {"width": 512}}),  # more than one piece of a mask
         ("fedhip", {}),
         ("apfl", {}),
         ("fedavg", QUICK),
@@ -76,6 +77,18 @@ def test_a_threshold_is_a_share_from_one_half_on(threshold):
 
 def test_workers_change_nothing():
     assert federation(6, workers=3).sum(load_of) == federation(6).sum(load_of)
+
+
+def test_signatures_take_a_round_more():
+    engine = federation(5, signers=signers(names(5)), absent={"masked": ["c01"]})
+    assert engine.sum(load_of) == total_of(["c00", "c02", "c03", "c04"])
+    assert [ask.step.partition(": ")[2] for ask in engine.asks] == [
+        "keys",
+        "shares",
+        "",
+        "confirm",
+        "reveal",
+    ]
 
 
 def test_some_of_the_clients_may_be_asked():

@@ -10,7 +10,7 @@ from fedgram.client import Site
 from fedgram.engines.inprocess import InProcess
 from fedgram.errors import ConfigError
 from fedgram.federation import Step, Total, step_name
-from fedgram.secure.messages import Call, Masked, Parcel
+from fedgram.secure.messages import Masked, Parcel, Signer
 from fedgram.secure.party import Party
 from fedgram.secure.server import TWO_THIRDS, Server
 
@@ -38,6 +38,8 @@ class Secure(InProcess):
         whole view.
     party
         Makes a client's side of a sum.
+    signers
+        By which clients know each other, by name; there is a fifth round then.
     options
         As of `InProcess`.
 
@@ -61,7 +63,8 @@ class Secure(InProcess):
         threshold: float = TWO_THIRDS,
         absent: Mapping[Stage, Collection[str]] | None = None,
         on_message: Callable[[str, Any], None] | None = None,
-        party: Callable[[str, Call], Party] = Party,
+        party: type[Party] = Party,
+        signers: Mapping[str, Signer] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(sites, **options, private=True)
@@ -71,13 +74,16 @@ class Secure(InProcess):
         self._absent = absent or {}
         self._on_message = on_message
         self._party = party
+        self._signers = signers or {}
 
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Total:
         names, reply_at = self._prepare(step, broadcast, clients)
         what, server = step_name(step), Server(share=self._threshold)
-        parties = {name: self._party(name, server.call) for name in names}
+        parties = {
+            name: self._party(name, server.call, signer=self._signers.get(name)) for name in names
+        }
 
         def masked(name: str, parcel: Parcel) -> tuple[Masked, int]:
             reply, flops = reply_at(name)
@@ -99,8 +105,16 @@ class Secure(InProcess):
         for message in self._round(what, names, parcels, masked, beside=beside):
             if message.name not in self._absent.get("late", ()):
                 server.add(message)
-        survivors = server.survivors()
-        names = self._without("reveal", self._without("late", names))
+        survivors, names = server.survivors(), self._without("late", names)
+        if self._signers:
+            confirmations = self._round(
+                f"{what}: confirm",
+                names,
+                survivors,
+                lambda name, sent: (parties[name].confirm(sent), 0),
+            )
+            survivors = server.survivors(confirmations)
+        names = self._without("reveal", names)
         reveals = self._round(
             f"{what}: reveal", names, survivors, lambda name, sent: (parties[name].reveal(sent), 0)
         )
