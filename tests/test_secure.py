@@ -16,7 +16,7 @@ from fedgram.methods.scaffold import Corrected
 from fedgram.samples import Labels
 from fedgram.secure import masks, shamir
 from fedgram.secure.flatten import flatten, restore
-from fedgram.secure.messages import Survivors
+from fedgram.secure.messages import Parcel, Survivors
 from fedgram.secure.party import Party
 from fedgram.secure.server import Server
 from fedgram.stats import Statistics, Tally
@@ -272,6 +272,27 @@ def test_a_wrong_share_is_noticed(kind):
     wrong = {name: bytes(33).hex() for name in getattr(said[0], kind)}
     with pytest.raises((PrivacyError, DataError), match=r"is wrong|do not fit"):
         table.server.total([replace(said[0], **{kind: wrong}), *said[1:]])
+
+
+def test_shares_that_are_missing_or_too_many_are_noticed():
+    table = Table().enrolled()
+    first, *rest = table.each("shares", table.roster)
+    with pytest.raises(PrivacyError, match="c00: it sent shares of other clients"):
+        table.server.parcels([replace(first, sealed={}), *rest])
+    table = Table().contributed(away=["c03"])
+    first, *rest = (table.parties[name].reveal(table.survivors) for name in table.survivors.names)
+    with pytest.raises(PrivacyError, match="c00: it sent shares of other clients"):
+        table.server.total([replace(first, keys={**first.keys, "c01": "00"}), *rest])
+    with pytest.raises(PrivacyError, match="3 of 5 clients helped"):
+        table.server.total([first, first, *rest[:2]])  # one of them twice
+
+
+def test_damaged_letters_are_refused():
+    table = Table().shared()
+    for name, spoil in (("c00", lambda text: text[:-2] + "zz"), ("c01", lambda text: text[2:])):
+        sealed = {sender: spoil(text) for sender, text in table.parcels[name].sealed.items()}
+        with pytest.raises(PrivacyError, match=r"damaged|changed on its way"):
+            table.parties[name].masked(plain(name), Parcel(sealed=sealed))
 
 
 def test_contributions_that_do_not_belong_together_are_refused():

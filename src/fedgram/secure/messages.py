@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedgram import codec
+from fedgram.errors import PrivacyError
 from fedgram.secure.masks import Words
 
 
@@ -147,3 +148,11 @@ def packed(*parts: str) -> bytes:
         data = part.encode()
         total.update(len(data).to_bytes(8, "big") + data)
     return total.digest()
+
+
+def unhex(text: str) -> bytes:
+    """Return the bytes of a text in base 16."""
+    try:
+        return bytes.fromhex(text)
+    except (ValueError, TypeError) as error:
+        raise PrivacyError("a key, share or signature is damaged; start again") from error

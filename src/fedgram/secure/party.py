@@ -21,6 +21,7 @@ from fedgram.secure.messages import (
     Shares,
     Signer,
     Survivors,
+    unhex,
 )
 
 FEWEST = 3  # among two, the total less one's own part is the other's
@@ -104,7 +105,7 @@ class Party:
             raise PrivacyError(f"shares of {', '.join(strangers)}, who are not in this sum")
         for sender, letter in parcel.sealed.items():
             key, about = self._letter(sender, self.name)
-            both = masks.unseal(key, bytes.fromhex(letter), about)
+            both = masks.unseal(key, unhex(letter), about)
             self._held[sender] = both[: shamir.SHARE], both[shamir.SHARE :]
         self._require(len(self._held))
         layout, vector = flatten(value, clients=len(self._held))
@@ -143,14 +144,14 @@ class Party:
         """Yield the keys of all masks and whether they are taken off."""
         yield self_mask(self._binding, self.name, self._seed), False
         for name in sorted(set(self._held) - {self.name}):
-            peer = bytes.fromhex(self._peers[name].mask)
+            peer = unhex(self._peers[name].mask)
             yield pair_mask(self._binding, self.name, name, self._mask_key, peer)
 
     def _letter(self, sender: str, receiver: str) -> tuple[bytes, bytes]:
         """Return the key of letters from one to the other, and what they say they are about."""
         peer = self._peers[receiver if sender == self.name else sender]
         about = (b"letter", self._binding, sender.encode(), receiver.encode())
-        agreed = masks.agree(self._letter_key, bytes.fromhex(peer.letter))
+        agreed = masks.agree(self._letter_key, unhex(peer.letter))
         return masks.derive(agreed, *about), b"".join(about[:2])
 
     def _enter(self, round_: str) -> None:
@@ -198,7 +199,7 @@ class Party:
 
     def _verify(self, name: str, message: bytes, signature: str) -> None:
         try:
-            good = bool(self._signer and self._signer.verify(name, message, _unhex(signature)))
+            good = bool(self._signer and self._signer.verify(name, message, unhex(signature)))
         except FedgramError:
             good = False
         if not good:
@@ -225,10 +226,3 @@ def pair_mask(
     agreed = masks.agree(private, public)
     key = masks.derive(agreed, b"pair", binding, first.encode(), second.encode())
     return key, name == second
-
-
-def _unhex(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError as error:
-        raise PrivacyError("a signature is not one") from error

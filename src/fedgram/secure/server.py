@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedgram.secure.messages import (
     Roster,
     Shares,
     Survivors,
+    unhex,
 )
 from fedgram.secure.party import FEWEST, pair_mask, require_threshold, self_mask, stamp
 
@@ -72,6 +73,8 @@ class Server:
     def parcels(self, shares: Iterable[Shares]) -> dict[str, Parcel]:
         """End round 2: return what each client that sent shares is sent of the others'."""
         sent = {each.name: each.sealed for each in shares}
+        for name, sealed in sent.items():
+            _require_about(name, {name, *sealed}, self._keys)
         self._require(len(sent), "shared their keys")
         self._sharing = sorted(sent)
         return {
@@ -104,28 +107,31 @@ class Server:
 
     def total(self, reveals: Iterable[Reveal]) -> Any:
         """End round 4: take all masks off and return the sum of the survivors."""
-        answers = list(reveals)
-        self._require(len(answers), "helped to take the masks off")
-        answers = answers[: self._roster.threshold]  # any so many will do
-        binding, total = self._roster.digest(), self._total
-        stayed = sorted(self._added)
+        said = {each.name: each for each in reveals}
+        self._require(len(said), "helped to take the masks off")
+        answers = list(said.values())[: self._roster.threshold]  # any so many will do
+        binding, total, stayed = self._roster.digest(), self._total, sorted(self._added)
+        dropped = sorted(set(self._sharing) - set(stayed))
+        for each in answers:
+            _require_about(each.name, each.seeds, stayed)
+            _require_about(each.name, each.keys, dropped)
         for name in stayed:
             seed = self._recovered(name, {each.name: each.seeds for each in answers})
             if stamp(name, seed) != self._keys[name].stamp:
                 raise _wrong(name)
             masks.add_mask(total, self_mask(binding, name, seed), negative=True)
-        for name in sorted(set(self._sharing) - set(stayed)):
+        for name in dropped:
             private = self._recovered(name, {each.name: each.keys for each in answers})
             if masks.public(private).hex() != self._keys[name].mask:
                 raise _wrong(name)
             for peer in stayed:  # as the one who dropped out would have added it
-                public = bytes.fromhex(self._keys[peer].mask)
+                public = unhex(self._keys[peer].mask)
                 key, negative = pair_mask(binding, name, peer, private, public)
                 masks.add_mask(total, key, negative=negative)
         return restore(self._layout, total)
 
     def _recovered(self, name: str, shares: dict[str, dict[str, str]]) -> bytes:
-        held = {self._points[by]: bytes.fromhex(given[name]) for by, given in shares.items()}
+        held = {self._points[by]: unhex(given[name]) for by, given in shares.items()}
         return shamir.recover(held)
 
     def _require(self, count: int, what: str) -> None:
@@ -145,6 +151,13 @@ def threshold_of(clients: int, share: float = TWO_THIRDS) -> int:
     [3, 3, 5, 34]
     """
     return max(FEWEST, int(share * clients + 1e-9) + 1)
+
+
+def _require_about(client: str, told: Collection[str], wanted: Collection[str]) -> None:
+    if set(told) != set(wanted):
+        raise PrivacyError(
+            f"client {client}: it sent shares of other clients than asked; ask again"
+        )
 
 
 def _wrong(name: str) -> PrivacyError:
