@@ -17,7 +17,7 @@ from fedgram.samples import Labels
 from fedgram.secure import masks, shamir
 from fedgram.secure.flatten import flatten, restore
 from fedgram.secure.messages import Parcel, Survivors
-from fedgram.secure.party import Party
+from fedgram.secure.party import Party, pair_mask, self_mask
 from fedgram.secure.server import Server
 from fedgram.stats import Statistics, Tally
 from fedgram.training import Opening
@@ -50,10 +50,26 @@ def test_too_few_shares_fit_every_secret():
         assert int.from_bytes(found, "big") == secret
 
 
+@pytest.mark.parametrize("threshold", [2, 3, 8])
+def test_one_share_less_does_not_give_the_secret(threshold):
+    secret = bytes(range(32))
+    shares = dict(enumerate(shamir.split(secret, threshold, threshold), 1))
+    assert shamir.recover(shares) == secret
+    del shares[threshold]
+    assert _found(shares) != secret
+
+
+def _found(shares):
+    try:
+        return shamir.recover(shares)
+    except DataError:  # a number just above 2^256
+        return None
+
+
 def test_shares_that_do_not_fit_are_refused_or_give_another_secret():
     shares = shamir.split(bytes(32), 3, 3)
     high = (shamir.PRIME - 1).to_bytes(33, "big")
-    assert shamir.recover({1: shares[0], 2: shares[1], 3: shares[0]}) != bytes(32)
+    assert _found({1: shares[0], 2: shares[1], 3: shares[0]}) != bytes(32)
     with pytest.raises(DataError, match="do not fit"):
         shamir.recover({1: high})
 
@@ -75,6 +91,25 @@ def test_a_mask_is_one_stream_whatever_the_pieces(key, size):
 def test_purposes_do_not_run_into_each_other():
     keys = {masks.derive(bytes(32), *p) for p in ((b"ab", b"c"), (b"a", b"bc"), (b"abc",))}
     assert len(keys) == 3
+
+
+def test_masks_are_of_one_roster_and_one_client():
+    one, two = bytes(32), bytes(range(32))
+    own = {self_mask(roster, name, one) for roster in (one, two) for name in "ab"}
+    pairs = {
+        pair_mask(roster, "a", name, one, masks.public(two))[0]
+        for roster in (one, two)
+        for name in "bc"
+    }
+    assert len(own) == len(pairs) == 4
+
+
+def test_of_two_clients_one_takes_the_mask_off():
+    one, two = bytes(32), bytes(range(32))
+    here = pair_mask(one, "a", "b", one, masks.public(two))
+    there = pair_mask(one, "b", "a", two, masks.public(one))
+    assert here[0] == there[0]
+    assert (here[1], there[1]) == (False, True)
 
 
 def test_a_public_key_that_gives_away_the_secret_is_refused():
@@ -293,6 +328,22 @@ def test_damaged_letters_are_refused():
         sealed = {sender: spoil(text) for sender, text in table.parcels[name].sealed.items()}
         with pytest.raises(PrivacyError, match=r"damaged|changed on its way"):
             table.parties[name].masked(plain(name), Parcel(sealed=sealed))
+
+
+def test_a_client_sends_nothing_if_too_few_have_shared():
+    table = Table().shared()
+    few = dict(list(table.parcels["c00"].sealed.items())[:2])
+    with pytest.raises(PrivacyError, match="3 clients are left, and 4 are needed"):
+        table.parties["c00"].masked(plain("c00"), Parcel(sealed=few))
+
+
+def test_a_contribution_counts_once():
+    table = Table().shared()
+    sent = table.parties["c00"].masked(plain("c00"), table.parcels["c00"])
+    table.server.add(sent)
+    for again in (sent, replace(sent, name="c99")):
+        with pytest.raises(PrivacyError, match=r"not expected, or added already"):
+            table.server.add(again)
 
 
 def test_contributions_that_do_not_belong_together_are_refused():
