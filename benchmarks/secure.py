@@ -50,7 +50,7 @@ def mask_line(words: int) -> str:
 
 @dataclass
 class Meter:
-    """Seconds and bytes of one client, mean over those who stayed."""
+    """Seconds of each client, and bytes of all."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     up: int = 0
