@@ -250,6 +250,7 @@ CHANGES = [
     {"grid": {"bits": 7}},
     {"grid": {"clip": 5.0}},
     {"engine": {"private": True}},
+    {"engine": {"secure": True}},
     {"metrics": {"auroc": True}},
     {"metrics": {"whole": True}},
     {"scoring": {"every": 2}},

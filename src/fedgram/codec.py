@@ -52,6 +52,21 @@ def register(kind: Kind) -> Kind:
     return kind
 
 
+def kind(name: str) -> type:
+    """Return the registered dataclass of this name.
+
+    Examples
+    --------
+    >>> kind("Nothing")
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.DataError: a Nothing cannot be decoded; see fedgram.codec.register
+    """
+    if name not in _KINDS:
+        raise DataError(f"a {name} cannot be decoded; see fedgram.codec.register")
+    return _KINDS[name]
+
+
 def encode(value: Any) -> bytes:
     """Return the bytes that carry `value`; the same value always gives the same bytes."""
     skeleton, arrays = _flatten(value)

@@ -151,21 +151,32 @@ class InProcess:
     def _ask(
         self, step: Step[Result], broadcast: Any, clients: Iterable[str] | None
     ) -> Iterator[tuple[str, Result]]:
+        names, reply_at = self._prepare(step, broadcast, clients)
+        down = _size(broadcast)
+
+        def at(name: str) -> Answer[Result]:
+            reply, flops = reply_at(name)
+            return reply, _size(reply), down, flops
+
+        return self._exchange("train", step_name(step), self._present(names), at)
+
+    def _prepare(
+        self, step: Step[Result], broadcast: Any, clients: Iterable[str] | None
+    ) -> tuple[Sequence[str], Callable[[str], tuple[Result, int]]]:
+        """Begin an ask: return who is asked, and what makes a client's reply and operations."""
         names = self.clients if clients is None else sorted(set(clients))
         unknown = [name for name in names if name not in self._sites]
         if unknown or not names:
             missing = f"{', '.join(unknown)} not in it" if unknown else "nobody to ask"
             raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
         self._asked += 1
-        down, draw = _size(broadcast), self._randomness(self._asked)
-        names = self._present(names)
+        draw = self._randomness(self._asked)
 
-        def at(name: str) -> Answer[Result]:
+        def reply_at(name: str) -> tuple[Result, int]:
             client = self._sites[name].client(draw(name))
-            reply, flops = _worked(lambda: step(client, broadcast))
-            return reply, _size(reply), down, flops
+            return _worked(lambda: step(client, broadcast))
 
-        return self._exchange("train", step_name(step), names, at)
+        return names, reply_at
 
     def _exchange(
         self,

@@ -45,12 +45,22 @@ class Engine:
         From which the methods' randomness is drawn.
     dropout
         Chance that a client which is asked in training does not answer.
+    secure
+        Sum under masks, so that the server cannot see more than sums; private by that.
+    threshold
+        Of a secure sum: more than this share of the clients must stay to its end.
     """
 
     workers: int = 1
     private: bool = False
     seed: int = 0
     dropout: float = 0.0
+    secure: bool = False
+    threshold: float = 2 / 3
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.threshold < 1:
+            raise ConfigError(f"engine.threshold = {self.threshold}: use 0.5 <= share < 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +116,7 @@ class Config:
             workers=self.engine.workers,
             private=self.engine.private,
             dropout=self.engine.dropout,
+            threshold=self.engine.threshold if self.engine.secure else None,
             metrics=self.metrics,
             scoring=self.scoring,
             record=record,

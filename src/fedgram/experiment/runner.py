@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from fedgram import work
@@ -117,6 +118,7 @@ def run(
     workers: int = 1,
     private: bool = False,
     dropout: float = 0.0,
+    threshold: float | None = None,
     metrics: Metrics = Metrics(),
     scoring: Scoring = Scoring(),
     record: Record | None = None,
@@ -124,6 +126,9 @@ def run(
     on_round: Callable[[int], None] | None = None,
 ) -> Result:
     """Run a method on a federation of sites in this process.
+
+    With a `threshold` its sums are secure ones, of which more than this share of the clients must
+    stay to the end.
 
     Examples
     --------
@@ -137,15 +142,16 @@ def run(
     record = record or Record()
     if not sites.members:
         raise ConfigError("there is nobody to federate: give at least one member")
-    if not private:  # class counts are nothing that sums tell
+    if not private and threshold is None:  # class counts are nothing that sums tell
         record.partition(sites_dealt(sites).plain())
 
+    carrier = partial(InProcess, private=private) if threshold is None else _secure(threshold)
+
     def federate(members: list[Site]) -> InProcess:
-        return InProcess(
+        return carrier(
             [replace(site, state={}) for site in members],  # nothing is left of earlier runs
             seed=seed,
             workers=workers,
-            private=private,
             dropout=dropout,
             on_ask=record.ask,
             on_reply=on_reply,
@@ -176,6 +182,14 @@ def run(
         holdout=holdout,
         asks=engine.asks,
     )
+
+
+def _secure(threshold: float) -> Callable[..., InProcess]:
+    try:
+        from fedgram.engines.secure import Secure
+    except ImportError as error:
+        raise ConfigError("secure sums need: pip install 'fedgram[secure]'") from error
+    return partial(Secure, threshold=threshold)
 
 
 class _Course:

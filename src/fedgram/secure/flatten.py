@@ -1,0 +1,106 @@
+"""Additive values <-> a public description and one vector of integers modulo 2^64."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgram import codec
+from fedgram.errors import DataError, ExactnessError
+from fedgram.group import Additive
+from fedgram.secure.masks import Words
+
+_INT = "int"
+
+
+def flatten(value: Additive, *, clients: int = 1) -> tuple[dict[str, Any], Words]:
+    """Return what is agreed on, with all types and shapes, and everything that is summed.
+
+    Arrays wrap modulo 2^64 (or less), as they do when they are added in the open. Python's
+    integers do not, so one is refused if the sum over `clients` like it might.
+
+    Examples
+    --------
+    >>> from fedgram.weighted import Weighted
+    >>> value = Weighted.of(np.array([1.0, -4.0]), 3)
+    >>> layout, vector = flatten(value)
+    >>> len(vector), restore(layout, vector) == value
+    (4, True)
+    """
+    pieces: list[NDArray[Any]] = []
+    layout = _described(value, pieces, clients)
+    return layout, np.concatenate([np.zeros(0, np.uint64), *pieces])  # a copy, to be masked
+
+
+def restore(layout: dict[str, Any], vector: Words) -> Any:
+    """Return the value that has this layout and these integers."""
+    size = words(layout)
+    if len(vector) != size:
+        raise DataError(f"a vector of {len(vector)} integers does not fit a layout of {size}")
+    return _rebuilt(layout, iter(np.split(vector, np.cumsum(list(_sizes(layout)))[:-1])))
+
+
+def words(layout: dict[str, Any]) -> int:
+    """Return the length of the vector that belongs to a layout."""
+    return sum(_sizes(layout))
+
+
+def _described(value: Additive, pieces: list[NDArray[Any]], clients: int) -> dict[str, Any]:
+    agreed: dict[str, Any] = {}
+    summed: dict[str, Any] = {}
+    # By name, as a decoded message has them too.
+    for field in sorted(dataclasses.fields(value), key=lambda field: field.name):
+        content = getattr(value, field.name)
+        if field.metadata.get("agreed"):
+            agreed[field.name] = content
+        elif isinstance(content, Additive):
+            summed[field.name] = _described(content, pieces, clients)
+        else:
+            summed[field.name] = _piece(f"{type(value).__name__}.{field.name}", content, clients)
+            pieces.append(
+                np.asarray(content).astype(np.int64, copy=False).reshape(-1).view(np.uint64)
+            )
+    return {"kind": type(value).__name__, "agreed": agreed, "summed": summed}
+
+
+def _piece(name: str, content: Any, clients: int) -> str | list[Any]:
+    """Return how a field is laid out; refuse what cannot be summed without loss."""
+    if isinstance(content, np.ndarray) and content.dtype.kind in "iu":
+        return [content.dtype.name, *content.shape]
+    if isinstance(content, int | np.integer) and not isinstance(content, bool):
+        if abs(int(content)) > (2**63 - 1) // clients:
+            raise ExactnessError(
+                f"{name} = {content}: a secure sum over {clients} clients might not hold it; "
+                "use fewer clients, or fewer samples"
+            )
+        return _INT
+    raise ExactnessError(
+        f"{name} is not of integers, and a secure sum is one of integers only; keep the grid "
+        "(grid.bits of 2 to 16), or do without secure sums"
+    )
+
+
+def _sizes(layout: dict[str, Any]) -> Iterator[int]:
+    for _, piece in sorted(layout["summed"].items()):
+        if isinstance(piece, dict):
+            yield from _sizes(piece)
+        else:
+            yield 1 if piece == _INT else math.prod(piece[1:])
+
+
+def _rebuilt(layout: dict[str, Any], pieces: Iterator[Words]) -> Any:
+    fields = dict(layout["agreed"])
+    for name, piece in sorted(layout["summed"].items()):
+        if isinstance(piece, dict):
+            fields[name] = _rebuilt(piece, pieces)
+        elif piece == _INT:
+            fields[name] = int(next(pieces).view(np.int64)[0])
+        else:
+            kind, *shape = piece
+            fields[name] = next(pieces).view(np.int64).astype(kind).reshape(shape)
+    return codec.kind(layout["kind"])(**fields)

@@ -1,0 +1,90 @@
+"""Keys, masks and sealed letters: all of the cryptography, from the package `cryptography`."""
+
+from __future__ import annotations
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from fedgram.errors import PrivacyError
+
+Words = NDArray[np.uint64]
+KEY = 32  # bytes of every secret, key and digest here
+_BLOCK = 16  # bytes of the cipher's block
+_PIECE = 2**15  # words expanded at a time: they stay in the cache
+# Every key is used for one stream or one letter only, so counters and nonces may start at zero.
+_START, _NONCE = bytes(_BLOCK), bytes(12)
+_ZEROS = bytes(8 * _PIECE)
+
+
+def public(private: bytes) -> bytes:
+    """Return the X25519 public key of a private one; any 32 bytes are a private key."""
+    key = X25519PrivateKey.from_private_bytes(private).public_key()
+    return bytes(key.public_bytes_raw())
+
+
+def agree(private: bytes, public: bytes) -> bytes:
+    """Return the secret that both owners of two X25519 key pairs can compute, and nobody else.
+
+    Examples
+    --------
+    >>> import secrets
+    >>> one, two = secrets.token_bytes(KEY), secrets.token_bytes(KEY)
+    >>> from fedgram.secure.masks import public
+    >>> agree(one, public(two)) == agree(two, public(one))
+    True
+    """
+    try:
+        peer = X25519PublicKey.from_public_bytes(public)
+        return bytes(X25519PrivateKey.from_private_bytes(private).exchange(peer))
+    except ValueError as error:  # a key of the wrong length, or one of the few that give zeros
+        raise PrivacyError("a public key is not a usable one; start again") from error
+
+
+def derive(secret: bytes, *purpose: bytes) -> bytes:
+    """Return a key for one purpose; keys for different purposes tell nothing of each other."""
+    info = b"".join(len(part).to_bytes(4, "big") + part for part in (b"fedgram 1", *purpose))
+    return bytes(HKDF(algorithm=SHA256(), length=KEY, salt=None, info=info).derive(secret))
+
+
+def add_mask(vector: Words, key: bytes, *, negative: bool = False) -> None:
+    """Add the stream of a key to a vector modulo 2^64, in place, or take it off.
+
+    Examples
+    --------
+    >>> vector = np.arange(3, dtype=np.uint64)
+    >>> add_mask(vector, bytes(KEY))
+    >>> add_mask(vector, bytes(KEY), negative=True)
+    >>> vector
+    array([0, 1, 2], dtype=uint64)
+    """
+    stream = Cipher(AES(key), CTR(_START)).encryptor()
+    buffer = bytearray(min(8 * len(vector), len(_ZEROS)) + _BLOCK)  # as `update_into` wants
+    combine = np.subtract if negative else np.add
+    for start in range(0, len(vector), _PIECE):
+        piece = vector[start : start + _PIECE]
+        stream.update_into(memoryview(_ZEROS)[: 8 * len(piece)], buffer)
+        combine(piece, np.frombuffer(buffer, "<u8", len(piece)), out=piece)
+
+
+def seal(key: bytes, content: bytes, about: bytes) -> bytes:
+    """Return a letter that only this key opens, and that names what it is about."""
+    return bytes(AESGCM(key).encrypt(_NONCE, content, about))
+
+
+def unseal(key: bytes, letter: bytes, about: bytes) -> bytes:
+    """Return the content of a letter, or refuse one that was changed or is about another thing."""
+    try:
+        return bytes(AESGCM(key).decrypt(_NONCE, letter, about))
+    except InvalidTag as error:
+        raise PrivacyError(
+            "a sealed share was changed on its way, or clients were shown different keys; "
+            "do not trust this server, or start again"
+        ) from error
