@@ -203,7 +203,8 @@ def test_a_site_is_added_later_without_the_authoritys_key(keyed):
         "server",
     }
     assert changed(before, after) == {
-        *("README.md", "site.toml", "ca.crt", "node", "node.pub", "federation.toml"),
+        *("README.md", "site.toml", "connection.toml", "ca.crt", "node", "node.pub"),
+        "federation.toml",
     }
     assert tomllib.loads(keyed.settings.read_text())["federation"]["sites"] == [
         *("north", "west", "east"),
@@ -241,7 +242,6 @@ def test_no_two_pairs_are_equal():
 def test_the_folder_says_what_was_asked_for(project):
     settings = tomllib.loads(project.settings.read_text(encoding="utf-8"))
     assert settings.pop("federation") == {
-        "address": "fl.example.org:8443",
         "sites": ["north", "west"],
         "minimum": 2,
         "wait": 600,
@@ -258,7 +258,8 @@ def test_the_folder_says_what_was_asked_for(project):
         module = part.removesuffix(":app").replace(".", "/")
         assert (project.app / f"{module}.py").is_file()
     site = tomllib.loads(project.site("west").settings.read_text(encoding="utf-8"))
-    assert (site["name"], site["server"]) == ("west", "fl.example.org:8443")
+    assert site["name"] == "west"
+    assert str(project.address) == str(project.site("west").server) == "fl.example.org:8443"
     assert site["data"] == {"source": "features.npz"}
     assert "fedgram federation site west" in (project.folder / "README.md").read_text()
 

@@ -8,7 +8,10 @@ from types import ModuleType
 import click
 
 from fedgram.cli.group import main
+from fedgram.cli.report import report
 from fedgram.errors import ConfigError
+from fedgram.federated.operate import attend, latest, operate, register, serve, simulate
+from fedgram.federated.processes import Child, Processes, follow, free_ports
 from fedgram.federated.project import (
     DEFAULT_ADDRESS,
     DEMO_SITES,
@@ -106,6 +109,139 @@ def keys(
         made = make.make_keys(project, hosts=hosts, days=days, renew=renew, authority=authority)
     for line in made:
         click.echo(line)
+
+
+@federation.command()
+@folder_argument
+def server(folder: Path) -> None:
+    """Run the server until it is stopped: Flower's SuperLink, with TLS and known sites only.
+
+    It runs in the foreground; what it says is also in DIR/logs/server.log.
+
+    Example: fedgram federation server study
+    """
+    project = Project.open(folder)
+    with Processes(project.logs, {}) as processes:
+        child = serve(project, processes)
+        click.echo(f"{project.address}: the server is up; stop it with Ctrl-C")
+        _stay(child)
+
+
+@federation.command()
+@click.argument("folder", metavar="SITE", type=FOLDER)
+@click.option("--server", "address", metavar="HOST:PORT", help="Instead of what SITE says.")
+@click.option("--port", type=click.IntRange(1, 65535), help="For the site's own processes; a free.")
+def site(folder: Path, address: str | None, port: int | None) -> None:
+    """Take part as one site until it is stopped: Flower's SuperNode.
+
+    SITE is the folder that the site was handed. It runs in the foreground; what it says is also in
+    SITE/logs.
+
+    Example: fedgram federation site north
+    """
+    place = SiteFolder.open(folder)
+    with Processes(place.folder / "logs", {}) as processes:
+        given = Address.read(address) if address else None
+        _stay(attend(place, processes, server=given, port=port or 0))
+
+
+@federation.command("register")
+@folder_argument
+def register_command(folder: Path) -> None:
+    """Tell the running server which sites there are, by their public keys.
+
+    It may be repeated: sites that are known stay as they are, and a renewed key replaces the old.
+
+    Example: fedgram federation register study
+    """
+    project = Project.open(folder)
+    with Processes(project.logs, {}) as processes:
+        operator = operate(project, processes)
+        operator.require_up()
+        register(operator, click.echo)
+
+
+@federation.command()
+@folder_argument
+def run(folder: Path) -> None:
+    """Let the connected sites run what DIR/server/federation.toml says, and wait for the end.
+
+    Example: fedgram federation run study
+    """
+    project = Project.open(folder)
+    with Processes(project.logs, {}) as processes:
+        operator = operate(project, processes)
+        operator.require_up()
+        operator.run(click.echo)
+    _told(project.server)
+
+
+@federation.command("simulate")
+@folder_argument
+@click.option("--cpus", type=click.FloatRange(min=0.1), default=1.0, show_default=True)
+def simulate_command(folder: Path, cpus: float) -> None:
+    """Run the federation on this machine alone, with the data of DIR/server/federation.toml.
+
+    --cpus is what each simulated site gets, so as many compute at a time as there are processors.
+    It needs: pip install 'fedgram[simulation]'.
+
+    Example: fedgram federation simulate study
+    """
+    project = Project.open(folder)
+    with Processes(project.logs, {}) as processes:
+        simulate(project, processes, click.echo, cpus=cpus)
+    _told(project.simulation)
+
+
+@federation.command()
+@folder_argument
+@click.option("-m", "--method", "methods", multiple=True, default=("apfl",), show_default=True)
+@click.option(
+    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
+)
+@click.pass_context
+def demo(
+    context: click.Context, folder: Path, methods: tuple[str, ...], overrides: tuple[str, ...]
+) -> None:
+    """Bring up a server and three sites on this machine, run a method, and write the report.
+
+    All that 'init --demo', 'keys', 'server', 'register', 'site', 'run' and 'report' do, on free
+    ports; everything is stopped at the end.
+
+    Example: fedgram federation demo try
+    """
+    port, *ports = free_ports(1 + len(DEMO_SITES))
+    project = create(
+        folder,
+        sites=DEMO_SITES,
+        methods=methods,
+        overrides=overrides,
+        address=Address(host="127.0.0.1", port=port),
+        demo=True,
+    )
+    _keys().make_keys(project)
+    with Processes(project.logs, {}) as processes:
+        click.echo(f"{project.address}: starting the server")
+        serve(project, processes)
+        operator = operate(project, processes)
+        register(operator, click.echo)
+        for place, own in zip(project.sites, ports, strict=True):
+            attend(place, processes, port=own)
+        operator.run(click.echo)
+    page = project.folder / "report.html"
+    context.invoke(report, folders=(latest(project.server),), out=page, title=None)
+
+
+def _stay(child: Child) -> None:
+    """Say what a process says until it ends, which is a failure unless it was told to."""
+    for line in follow(child):
+        click.echo(line)
+    raise child.failure()
+
+
+def _told(folder: Path) -> None:
+    found = latest(folder)
+    click.echo(f"{found}: recorded; see it with 'fedgram report {found}'")
 
 
 def _keys() -> ModuleType:

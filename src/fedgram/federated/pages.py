@@ -14,12 +14,15 @@ FEDERATION_TOML = """\
 
 SITE_TOML = """\
 # One site of a federation. What stands here is the site's own to decide.
-#   server   where to connect to
 #   source   features.npz, seen from this file, or whatever else 'fedgram run' reads
 #   methods  which this site takes part in; an empty list stands for all
 #   secure   take part in nothing but secure sums
 #   samples  training samples below which this site sends nothing
 
+"""
+
+CONNECTION_TOML = """\
+# Where sites find the server: host:port.
 """
 
 APP = """\
@@ -73,7 +76,7 @@ The server is reached at {address}. Everywhere: `pip install 'fedgram[flower]'`,
 6. On the server's machine, as often as you like:
 
     fedgram federation run .
-    fedgram report server/runs/* -o report.html
+    fedgram report server/runs/0001 -o report.html
 
 What the server runs is set in `server/federation.toml`. `fedgram federation simulate .` tries it on
 this machine alone, with the data that are named there.

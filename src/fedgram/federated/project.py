@@ -17,6 +17,7 @@ from fedgram.experiment import config as configuration
 from fedgram.experiment.toml import written
 from fedgram.federated.pages import (
     APP,
+    CONNECTION_TOML,
     FEDERATION_TOML,
     IGNORED,
     PROGRAM,
@@ -28,7 +29,7 @@ from fedgram.settings import propose
 
 DEMO_SITES = ("north", "west", "south")
 DEFAULT_ADDRESS = "127.0.0.1:8000"
-CONNECTION = "fedgram"  # how Flower's own configuration calls the server
+CONNECTION = "connection.toml"
 RULES: Mapping[str, Any] = {"wait": 600, "timeout": 600, "quorum": 1.0}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SITES_LINE = re.compile(r"^sites = \[.*\]$", re.MULTILINE)
@@ -106,17 +107,12 @@ class SiteFolder:
 
     @property
     def name(self) -> str:
-        return self._text("name")
+        return _text(self.settings, "name")
 
     @property
     def server(self) -> Address:
-        return Address.read(self._text("server"))
-
-    def _text(self, key: str) -> str:
-        value = configuration.read_toml(self.settings).get(key)
-        if not isinstance(value, str):
-            raise ConfigError(f"{self.settings}: {key} = {value!r}: a text is wanted")
-        return value
+        """Where this site finds the server."""
+        return Address.read(_text(self.folder / CONNECTION, "address"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +139,22 @@ class Project:
         return self.folder / "server"
 
     @property
+    def simulation(self) -> Path:
+        """What takes the place of the server's folder in a simulation."""
+        return self.folder / "simulation"
+
+    @property
     def authority(self) -> Path:
         return self.folder / "authority"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def home(self) -> Path:
+        """Where Flower's programs keep what is theirs."""
+        return self.folder / ".flwr"
 
     @property
     def settings(self) -> Path:
@@ -160,7 +170,8 @@ class Project:
 
     @property
     def address(self) -> Address:
-        return Address.read(str(self.rules.get("address", DEFAULT_ADDRESS)))
+        """Where sites find the server."""
+        return Address.read(_text(self.server / CONNECTION, "address"))
 
     @property
     def sites(self) -> list[SiteFolder]:
@@ -225,9 +236,10 @@ def create(
         data = {key: value for key, value in settings["data"].items() if demo or key in _SPLIT}
         data["source"] = data.get("source", "digits") if demo else source
         _write_site(project.site(name), name, place, data, share=index if demo else None)
-    federation = {"address": str(place), "sites": list(sites), **rules}
     _write_app(project)
-    text = written({**settings, "federation": federation})
+    text = written({**settings, "federation": {"sites": list(sites), **rules}})
+    connection = CONNECTION_TOML + written({"address": str(place)})
+    files.write(project.server / CONNECTION, connection)
     files.write(project.folder / ".gitignore", IGNORED)
     files.write(project.folder / "README.md", _readme(project, sites, place))
     files.write(project.settings, FEDERATION_TOML + text)  # last: what is there is complete
@@ -277,6 +289,13 @@ def _settings(
     return {**settings, **{k: v for k, v in given.items() if k not in settings}}, rules | changed
 
 
+def _text(path: Path, key: str) -> str:
+    value = configuration.read_toml(path).get(key)
+    if not isinstance(value, str):
+        raise ConfigError(f"{path}: {key} = {value!r}: a text is wanted")
+    return value
+
+
 def _write_site(
     site: SiteFolder,
     name: str,
@@ -287,12 +306,12 @@ def _write_site(
 ) -> None:
     settings = {
         "name": name,
-        "server": str(server),
         "share": share,
         "data": data,
         "accept": {"methods": [], "secure": False, "samples": 1},
     }
     files.write(site.folder / "README.md", SITE_README.format(name=name, server=server))
+    files.write(site.folder / CONNECTION, CONNECTION_TOML + written({"address": str(server)}))
     files.write(site.settings, SITE_TOML + written(settings))
 
 
