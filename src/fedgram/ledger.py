@@ -142,6 +142,11 @@ class Ledger:
                 raise LedgerError(f"client {client}: has neither left nor been forgotten")
             self._file.add_event("admit", self.total, client=client)
 
+    def exclude(self, client: str) -> None:
+        """Say that a client is out that is in the total only as a part of somebody's sum."""
+        with self._file.transaction():
+            self._file.add_event("forget", self.total, client=client)
+
     def replace(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
         """Put a new contribution in the place of all that a member has sent, in one step."""
         _refuse_negative(client, statistics)

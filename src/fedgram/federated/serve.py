@@ -154,6 +154,7 @@ class _Run:
             names,
             terms,
             journal,
+            members=lambda kind: Members(self.ledgers.of(kind), {}),
             threshold=self.config.engine.threshold,
             on_ask=record.ask,
         )

@@ -42,19 +42,23 @@ class MaskedRemote(Remote):
     ) -> Total:
         names = self._begin(step, clients)
         like = self._example(step, broadcast)
-        total: Total = self._masked_total(step_name(step), broadcast, names, like)
-        return total
+        total, who = self._masked_total(step_name(step), broadcast, names, like)
+        if self._members and self._kept(like, broadcast, clients):
+            self._members(self._mark(step)).join_cohort(who, total)
+        summed: Total = total
+        return summed
 
     def evaluate(self, step: Task, shared: Any) -> Iterator[tuple[str, Evaluated | Evaluation]]:
         self._serial += 1
         scoring = Scoring(part=shared, round=step.round, best=step.best)
-        yield "", self._masked_total("score", scoring, self._names, self._nobody())
+        yield "", self._masked_total("score", scoring, self._names, self._nobody())[0]
 
     def _masked_total(self, step: str, broadcast: Any, names: Sequence[str], like: Additive) -> Any:
         """Sum under masks, unless that was done before a restart."""
         key = codec.digest([step, codec.digest(broadcast), list(names)])
         if self._replayed(key):
-            return next(value for _, value in self._journal.values(self._serial))
+            told = dict(self._journal.values(self._serial))
+            return told["total"], told["names"]
         server, count = Server(share=self._threshold), Count()
         layout, _ = flatten(like)
 
@@ -80,8 +84,9 @@ class MaskedRemote(Remote):
         survivors = server.survivors()
         total = server.total(ask("reveal", survivors.names, survivors, needed=enough))
         self._journal.put(self._serial, "total", total)
+        self._journal.put(self._serial, "names", list(survivors.names))
         self._close(key, count.ask("score" if step == "score" else "train", step))
-        return total
+        return total, list(survivors.names)
 
     def _round(
         self,

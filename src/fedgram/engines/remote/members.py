@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fedgram.ledger import Ledger
 from fedgram.stats import Statistics
 
+COHORT = "cohort"  # under this name the total of a secure sum is kept: of whom, its tag says
+
 
 class Members:
     """A ledger as the engine uses it: it asks for what is missing, and keeps what comes.
@@ -38,6 +40,10 @@ class Members:
     def join(self, client: str, statistics: Statistics) -> None:
         """Keep a contribution; it is on the disk when this returns."""
         self._ledger.replace(client, statistics, tag=self._fingerprints[client])
+
+    def join_cohort(self, names: Sequence[str], total: Statistics) -> None:
+        """Keep the total of a secure sum, which is all there is of its members."""
+        self._ledger.replace(COHORT, total, tag="\n".join(names))
 
     def total(self, classes: Sequence[str]) -> Statistics:
         """Return the sum over all members, here or not, over this class list."""

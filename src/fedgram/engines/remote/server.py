@@ -153,6 +153,10 @@ class Remote:
     def _example(self, step: Callable[..., Any], broadcast: Any) -> Any:
         return example(step, broadcast, self._terms.space, self._terms.classes)
 
+    def _mark(self, step: Callable[..., Any]) -> str:
+        """Return what tells contributions apart that must not be added: what one sample gives."""
+        return codec.digest(example(step, None, self._terms.space, ("one", "two")))
+
     def _nobody(self) -> Evaluation:
         """Return the form that scores have."""
         nobody = Tally.of(np.zeros(0), Labels(np.zeros(0, np.int64), self._terms.classes))
@@ -167,8 +171,7 @@ class Remote:
         self, members: Callable[[str], Members], step: Callable[..., Any], like: Any
     ) -> Members:
         """Ask those whose contribution is not kept yet, and keep each before the next is read."""
-        # What one sample gives tells contributions apart that must not be added.
-        kept = members(codec.digest(example(step, None, self._terms.space, ("one", "two"))))
+        kept = members(self._mark(step))
         missing = kept.missing(self._names)
         request, count = self._request("step", step_name(step), None), Count()
         present = len(self._names) - len(missing)
