@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
+from fedgram.data.sources import load
 from fedgram.engines.remote.office import Office
 from fedgram.experiment.config import Config
+from fedgram.experiment.record import Record
+from fedgram.experiment.runner import Result
+from fedgram.experiment.sites import sites
+from fedgram.experiment.toml import written
+from fedgram.federated.serve import serve
+from fedgram.federated.settings import read_federation
 from fedgram.federated.site import simulated
 
 Fault = Callable[[int, bytes, Callable[[bytes], bytes]], bytes | str | None]
@@ -53,3 +61,39 @@ class StandIn:
 def offices(config: Config, folder: Path) -> dict[int, Office]:
     """Return the offices of all clients that the data are dealt to, by node."""
     return {100 + k: simulated(config, k, folder) for k in range(config.data.clients)}
+
+
+def federation(
+    tmp_path: Path,
+    *methods: str,
+    clients: int = 4,
+    rules: dict[str, Any] | None = None,
+    **tables: Any,
+) -> tuple[Path, Config]:
+    """Write the folder of a server whose clients share the digits."""
+    settings = {
+        "methods": list(methods),
+        "data": {"clients": clients, "valid_fraction": 0.1, "dirichlet": 1.0},
+        **tables,
+        "federation": {"minimum": clients, **(rules or {})},
+    }
+    folder = tmp_path / "server"
+    folder.mkdir(exist_ok=True)
+    (folder / "federation.toml").write_text(written(settings))
+    config, _ = read_federation(folder / "federation.toml")
+    return folder, config
+
+
+def served(
+    tmp_path: Path, *methods: str, fault: Fault | None = None, **more: Any
+) -> tuple[Path, Config, StandIn, list[str]]:
+    """Run a federation by letter; return its record, settings, carrier and what the server said."""
+    folder, config = federation(tmp_path, *methods, **more)
+    carrier = StandIn(offices(config, tmp_path / "sites"), fault)
+    said: list[str] = []
+    return serve(carrier, folder, said.append), config, carrier, said
+
+
+def in_process(config: Config, name: str) -> Result:
+    """Run the same federation in this process."""
+    return config.run(name, sites(load("digits"), config.data, config.grid), record=Record())

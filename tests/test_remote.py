@@ -5,42 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from remote_support import StandIn, offices
-
-from fedgram.data.sources import load
-from fedgram.experiment.record import Record
-from fedgram.experiment.sites import sites
-from fedgram.experiment.toml import written
-from fedgram.federated.serve import serve
-from fedgram.federated.settings import read_federation
+from remote_support import in_process, served
 
 CLOSED = ["afl", "fedhip", "apfl", "fed3r", "fedcgs", "local"]
-
-
-def federation(tmp_path, *methods, clients=4, federation=None, **tables):
-    settings = {
-        "methods": list(methods),
-        "data": {"clients": clients, "valid_fraction": 0.1, "dirichlet": 1.0},
-        **tables,
-        "federation": {"minimum": clients, **(federation or {})},
-    }
-    folder = tmp_path / "server"
-    folder.mkdir(exist_ok=True)
-    (folder / "federation.toml").write_text(written(settings))
-    config, _ = read_federation(folder / "federation.toml")
-    return folder, config
-
-
-def served(tmp_path, *methods, fault=None, **more):
-    folder, config = federation(tmp_path, *methods, **more)
-    carrier = StandIn(offices(config, tmp_path / "sites"), fault)
-    said = []
-    out = serve(carrier, folder, said.append)
-    return out, config, carrier, said
-
-
-def in_process(config, name):
-    return config.run(name, sites(load("digits"), config.data, config.grid), record=Record())
 
 
 @pytest.mark.parametrize("name", CLOSED)

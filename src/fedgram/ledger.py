@@ -3,50 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
+from fedgram.certificate import Certificate
 from fedgram.contribution import Contribution, checked_classes, merged
-from fedgram.errors import DataError, ExactnessError, LedgerError, MismatchError
+from fedgram.errors import ExactnessError, LedgerError, MismatchError
 from fedgram.ledger_file import Event, LedgerFile
 from fedgram.samples import NOWHERE, Space
 from fedgram.stats import Statistics
 
 _MEMBERSHIP = ("join", "leave", "forget", "admit")
-_KIND = "fedgram certificate of deletion, format 1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Certificate:
-    """What can be shown after a deletion.
-
-    ``total_digest`` is the digest of the total that remains. It equals that of a ledger that never
-    had the client, which anybody with the remaining contributions can recompute.
-    """
-
-    client: str
-    time: str
-    event: int
-    total_digest: str
-    samples: int
-    members: list[str]
-    published_with: list[dict[str, Any]]
-
-    def plain(self) -> dict[str, Any]:
-        """Return the certificate for JSON."""
-        return {"kind": _KIND, **asdict(self)}
-
-    @classmethod
-    def read(cls, plain: Any) -> Self:
-        """Return the certificate that `plain` gave."""
-        try:
-            if plain["kind"] != _KIND:
-                raise KeyError
-            return cls(**{key: value for key, value in plain.items() if key != "kind"})
-        except (AttributeError, KeyError, TypeError) as error:
-            raise DataError("not a certificate of deletion that this fedgram reads") from error
 
 
 class Ledger:
@@ -195,18 +164,38 @@ class Ledger:
             gone = self._merged(self._file.stored(client))
             self._file.erase(client, seen=True)
             total = self._take_out(gone)
-            said = {
-                "samples": total.count,
-                "members": self.members,
-                "published_with": [
-                    {"time": event.time, **event.detail}
-                    for event in self.history()
-                    if event.what == "publish" and client in event.detail["members"]
-                ],
-            }
-            number = self._file.add_event("forget", total, client=client, detail=said)
+            number = self._deleted(client, total, among=client)
         self._file.compact()
         return self._certificate(number)
+
+    def withdraw(self, client: str, part: Statistics, *, within: str, tag: str) -> Certificate:
+        """Take a client's part out of a member that is a sum of several, and keep the rest."""
+        with self._file.transaction():
+            self._require_member(within)
+            rest = self._merged([*self._file.stored(within), -part])
+            _refuse_negative(client, rest)
+            self._file.erase(within, seen=True)
+            self._file.total = self._merged([self.total, -part])
+            self._file.store(Contribution(client=within, statistics=rest, tag=tag))
+            self._file.add_event(
+                "join", self.total, client=within, samples=rest.count, detail={"tag": tag}
+            )
+            number = self._deleted(client, self.total, among=within)
+        self._file.compact()
+        return self._certificate(number)
+
+    def _deleted(self, client: str, total: Statistics, *, among: str) -> int:
+        """Write a deletion into the history, with the models that were made before it."""
+        said = {
+            "samples": total.count,
+            "members": self.members,
+            "published_with": [
+                {"time": event.time, **event.detail}
+                for event in self.history()
+                if event.what == "publish" and among in event.detail["members"]
+            ],
+        }
+        return self._file.add_event("forget", total, client=client, detail=said)
 
     def publish(self, *, shared_digest: str, model: str, total_digest: str | None = None) -> None:
         """Record that a model was made from the current total, which must have this digest."""

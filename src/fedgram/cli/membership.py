@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 
+from fedgram import codec
 from fedgram.cli.federation import federation, folder_argument
+from fedgram.errors import ConfigError
 from fedgram.federated.membership import Membership
-from fedgram.federated.project import Project
+from fedgram.federated.project import Project, SiteFolder
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 PATH = click.Path(path_type=Path, dir_okay=False)
@@ -86,6 +90,42 @@ def verify(folder: Path, certificate: Path | None) -> None:
         click.echo(f"{digest}  {name}: the total is the sum of the members' contributions")
     if certificate:
         click.echo(f"{certificate}: the deletion is as certified")
+
+
+@federation.command()
+@click.argument("site", type=click.Path(path_type=Path, file_okay=False))
+@click.option("-m", "--method", required=True, help="Out of whose total.")
+@click.option("-o", "--out", type=PATH, required=True, help="File to write; it goes to the server.")
+def withdraw(site: Path, method: str, out: Path) -> None:
+    """At a site: take its part out of a secure sum, and sign it.
+
+    The file shows the server this site's sums. Where that is not wanted, have the server 'forget'
+    the site: then the whole total goes, and the others are summed again.
+
+    Example: fedgram federation withdraw sites/north -m afl -o north.withdrawal
+    """
+    made = _withdrawal().withdraw(SiteFolder.open(site), method)
+    codec.save(out, made)
+    click.echo(f"{out}: {made.statistics.count} samples of {made.client}, signed")
+
+
+@federation.command()
+@folder_argument
+@click.argument("withdrawal", type=PATH)
+def accept(folder: Path, withdrawal: Path) -> None:
+    """At the server: take a signed withdrawal off the total it was in, and certify it."""
+    project = Project.open(folder)
+    certificate = _withdrawal().accept(project, withdrawal)
+    path = Membership(folder=project.server).certify(certificate)
+    click.echo(path.read_text(encoding="utf-8").rstrip())
+    click.echo(f"{path}: the certificate", err=True)
+
+
+def _withdrawal() -> ModuleType:
+    try:
+        return importlib.import_module("fedgram.federated.withdrawal")
+    except ImportError as error:
+        raise ConfigError("signatures need: pip install 'fedgram[secure]'") from error
 
 
 def _membership(folder: Path) -> Membership:

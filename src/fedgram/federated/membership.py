@@ -9,13 +9,14 @@ from typing import Any
 from urllib.parse import quote
 
 from fedgram import codec, files
+from fedgram.certificate import Certificate
 from fedgram.engines.ledgered import Ledgered
 from fedgram.engines.remote.members import COHORT
 from fedgram.errors import ConfigError, LedgerError, MismatchError
 from fedgram.experiment.record import read_lines, read_object
 from fedgram.federated.ledgers import Ledgers
 from fedgram.federated.settings import Federation, read_federation
-from fedgram.ledger import Certificate, Ledger
+from fedgram.ledger import Ledger
 from fedgram.method import Published, shared_digest
 
 
@@ -72,19 +73,24 @@ class Membership:
 
     def forget(self, client: str) -> list[Path]:
         """Take a client out of every ledger, erase what it sent, and write certificates."""
-        folder = self.folder / "certificates"
-        files.require_writable(folder / "test")  # what is forgotten cannot be certified again
+        # What is forgotten cannot be certified again.
+        files.require_writable(self.folder / "certificates" / "test")
         written = []
         with Ledgers(self.folder) as ledgers:
             known = [ledger for _, ledger in ledgers if client in _known(ledger)]
             if not known:
                 raise LedgerError(f"client {client}: nothing of it is here")
             for ledger in known:
-                path = folder / f"{quote(client, safe='')}-{len(list(folder.glob('*'))) + 1}.json"
-                certificate = _forgotten(ledger, client)
-                files.write(path, json.dumps(certificate.plain(), indent=2) + "\n")
-                written.append(path)
+                written.append(self.certify(_forgotten(ledger, client)))
         return written
+
+    def certify(self, certificate: Certificate) -> Path:
+        """Write a certificate down; return where."""
+        folder = self.folder / "certificates"
+        number = len(list(folder.glob("*.json"))) + 1
+        path = folder / f"{quote(certificate.client, safe='')}-{number}.json"
+        files.write(path, json.dumps(certificate.plain(), indent=2) + "\n")
+        return path
 
     def admit(self, client: str) -> None:
         """Let a client that has left, or was forgotten, take part in the next run."""

@@ -175,7 +175,10 @@ class Office:
         if terms.secure:
             return Greeting(space=space, classes=classes)
         return Greeting(
-            space=space, classes=classes, samples=samples, fingerprint=_fingerprint(site, terms)
+            space=space,
+            classes=classes,
+            samples=samples,
+            fingerprint=fingerprint(site, reserve_valid=terms.reserve_valid),
         )
 
     def _samples(self, terms: Terms) -> Site:
@@ -191,9 +194,9 @@ class Office:
         return replace(
             site,
             id=self._name,
-            train=_under(site.train, terms.classes),
-            valid=_under(site.valid, terms.classes),
-            test=_under(site.test, terms.classes),
+            train=under(site.train, terms.classes),
+            valid=under(site.valid, terms.classes),
+            test=under(site.test, terms.classes),
             reserve_valid=terms.reserve_valid,
         )
 
@@ -206,7 +209,7 @@ class Office:
         state = cabinet.state(before=request.serial)
         known = ""
         if request.broadcast is None and not state:
-            known = _digest(request, _fingerprint(site, terms))
+            known = _digest(request, fingerprint(site, reserve_valid=terms.reserve_valid))
             if (value := cabinet.statistics(known)) is not None:
                 return value, _nothing
         site = replace(site, state=state)
@@ -256,6 +259,8 @@ class Office:
             "features": asdict(terms.space),
             "classes": list(terms.classes),
             "samples": len(site.train) + len(site.valid),
+            "reserve_valid": terms.reserve_valid,
+            "fingerprint": fingerprint(self._site(), reserve_valid=terms.reserve_valid),
             "fedgram": terms.version,
             "run": terms.run,
             "model_digest": codec.digest(model),
@@ -271,7 +276,8 @@ def _nothing() -> None:
     pass
 
 
-def _under(samples: Samples, classes: tuple[str, ...]) -> Samples:
+def under(samples: Samples, classes: tuple[str, ...]) -> Samples:
+    """Return samples with their labels under another class list."""
     if samples.labels.classes == classes:
         return samples
     return replace(samples, labels=samples.labels.under(classes))
@@ -285,9 +291,10 @@ def _named_step(method: Method, name: str) -> Callable[..., Any]:
     return found
 
 
-def _fingerprint(site: Site, terms: Terms) -> str:
-    """Return the digest of the samples that a step sees."""
-    return codec.digest([site.train, site.valid, terms.reserve_valid])
+def fingerprint(site: Site, *, reserve_valid: bool) -> str:
+    """Return the digest of the samples that a step sees, whatever their class codes."""
+    classes = tuple(sorted(site.train.labels.classes))
+    return codec.digest([under(site.train, classes), under(site.valid, classes), reserve_valid])
 
 
 def _digest(request: Request, fingerprint: str) -> str:
