@@ -170,7 +170,10 @@ def serve(project: Project, processes: Processes) -> Child:
         *("--ssl-keyfile", str(project.server / "server.key")),
         *("--database", str(project.server / "state.db")),
     ]
-    child = processes.start("server", command, environment(project.home / "server"))
+    # Whose word is taken for where a request comes from: a proxy's on this machine, no other's.
+    trust = {"FORWARDED_ALLOW_IPS": "127.0.0.1"}
+    home = project.home / "server"
+    child = processes.start("server", command, environment(home) | trust)
     processes.wait_until(operator.is_up, seconds=READY, what="the start of the server")
     return child
 
