@@ -14,6 +14,7 @@ from fedgram.ledger_file import Event, LedgerFile
 from fedgram.samples import NOWHERE, Space
 from fedgram.stats import Statistics
 
+_MEMBERSHIP = ("join", "leave", "forget", "admit")
 _KIND = "fedgram certificate of deletion, format 1"
 
 
@@ -114,6 +115,46 @@ class Ledger:
         """Return all events, oldest first."""
         return self._file.events()
 
+    def of(self, client: str) -> Statistics:
+        """Return the sum of what a member has contributed."""
+        self._require_member(client)
+        return self._merged(self._file.stored(client))
+
+    def tag(self, client: str) -> str:
+        """Return the tag with which a client last joined."""
+        joined = [e for e in self.history() if e.client == client and e.what == "join"]
+        return str(joined[-1].detail.get("tag", "")) if joined else ""
+
+    def shut_out(self) -> dict[str, str]:
+        """Return who is out and stays out until admitted, and how that came."""
+        last = {e.client: e.what for e in self.history() if e.what in _MEMBERSHIP and e.client}
+        said = {"leave": "has left", "forget": "was forgotten"}
+        return {
+            client: f"{said[what]}; 'fedgram federation admit' lets it in again"
+            for client, what in last.items()
+            if what in said
+        }
+
+    def admit(self, client: str) -> None:
+        """Let a client that has left, or was forgotten, take part again when it is next asked."""
+        with self._file.transaction():
+            if client not in self.shut_out():
+                raise LedgerError(f"client {client}: has neither left nor been forgotten")
+            self._file.add_event("admit", self.total, client=client)
+
+    def exclude(self, client: str) -> None:
+        """Say that a client is out that is in the total only as a part of somebody's sum."""
+        with self._file.transaction():
+            self._file.add_event("forget", self.total, client=client)
+
+    def replace(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
+        """Put a new contribution in the place of all that a member has sent, in one step."""
+        _refuse_negative(client, statistics)
+        with self._file.transaction():
+            if client in self.members:
+                self._retire(client)
+            self._add("join", Contribution(client=client, statistics=statistics, tag=tag))
+
     def join(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
         """Add a new member's statistics."""
         _refuse_negative(client, statistics)
@@ -142,10 +183,7 @@ class Ledger:
         """Take a member out of the total; its contributions are kept for audit."""
         with self._file.transaction():
             self._require_member(client)
-            gone = self._merged(self._file.stored(client))
-            self._file.retire(client)
-            total = self._take_out(gone)
-            self._file.add_event("leave", total, client=client)
+            self._retire(client)
 
     def forget(self, client: str) -> Certificate:
         """Take a client out and erase all it ever sent; return what can be shown of it."""
@@ -225,8 +263,13 @@ class Ledger:
         self._agree(contribution)
         self._file.store(contribution)
         self._file.total = total = self._merged([self.total, statistics])
-        detail = {"id": contribution.id}
+        detail = {"id": contribution.id, **({"tag": contribution.tag} if contribution.tag else {})}
         self._file.add_event(what, total, client=client, samples=statistics.count, detail=detail)
+
+    def _retire(self, client: str) -> None:
+        gone = self._merged(self._file.stored(client))
+        self._file.retire(client)
+        self._file.add_event("leave", self._take_out(gone), client=client)
 
     def _remove(self, contribution: Contribution) -> None:
         """Fold a negative increment into what it takes away from, so that nothing of it stays.

@@ -1,6 +1,17 @@
 """The command line."""
 
-from fedgram.cli import check, features, federation, ledger, models, report, run, table, tables
+from fedgram.cli import (
+    check,
+    features,
+    federation,
+    ledger,
+    membership,
+    models,
+    report,
+    run,
+    table,
+    tables,
+)
 from fedgram.cli.group import main
 
 __all__ = [
@@ -9,6 +20,7 @@ __all__ = [
     "federation",
     "ledger",
     "main",
+    "membership",
     "models",
     "report",
     "run",
