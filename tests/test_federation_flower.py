@@ -71,15 +71,27 @@ def digest(folder):
     return run["shared_digest"]
 
 
-def test_one_command_brings_up_a_federation_and_writes_its_report(tmp_path, in_process):
-    done = command("federation", "demo", tmp_path / "try")
+def test_what_is_told_of_federations_works_and_ends_where_one_process_does(tmp_path, in_process):
+    """The demo and the simulation, by the page's own commands."""
+    text = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
+    script = "\n".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL))
+    subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=tmp_path,
+        env=environment(),
+        timeout=DEADLINE,
+        check=True,
+    )
     assert digest(tmp_path / "try" / "server" / "runs" / "0001") == in_process
-    page = tmp_path / "try" / "report.html"
-    assert str(page) in done.stdout
-    assert "apfl" in page.read_text(encoding="utf-8")
+    assert "apfl" in (tmp_path / "try" / "report.html").read_text(encoding="utf-8")
     logs = {path.stem for path in (tmp_path / "try" / "logs").iterdir()}
     assert {"server", "north", "west", "south", "run", "register"} <= logs
-    assert mentioning(str(tmp_path / "try")) == []
+    assert digest(tmp_path / "sim" / "simulations" / "0001" / "server" / "runs" / "0001") == (
+        in_process
+    )
+    assert not (tmp_path / "sim" / "server" / "runs").exists()  # the real federation knows nothing
+    assert "apfl" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert mentioning(str(tmp_path)) == []
 
 
 def test_the_separate_commands_of_real_sites_end_where_one_process_does(tmp_path, in_process):
@@ -93,16 +105,6 @@ def test_the_separate_commands_of_real_sites_end_where_one_process_does(tmp_path
     assert digest(tmp_path / "real" / "study" / "server" / "runs" / "0001") == in_process
     assert (tmp_path / "real" / "report.html").stat().st_size > 10_000
     assert mentioning(str(tmp_path / "real")) == []
-
-
-def test_a_simulation_ends_where_one_process_does(tmp_path, in_process):
-    command("federation", "init", tmp_path / "sim", "--demo", "-m", "apfl")
-    done = command("federation", "simulate", tmp_path / "sim")
-    found = tmp_path / "sim" / "simulation" / "runs" / "0001"
-    assert digest(found) == in_process
-    assert f"fedgram report {found}" in done.stdout
-    assert not (tmp_path / "sim" / "server" / "runs").exists()  # the real federation knows nothing
-    assert mentioning(str(tmp_path / "sim")) == []
 
 
 @pytest.fixture
@@ -190,21 +192,6 @@ def test_the_demo_that_is_killed_leaves_nothing(tmp_path):
             break
         subprocess.run(["sleep", "1"], check=True)
     assert mentioning(str(tmp_path / "try")) == []
-
-
-def test_what_is_told_of_federations_works(tmp_path):
-    text = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
-    script = "\n".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL))
-    assert "simulate" in script
-    subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=tmp_path,
-        env=environment(),
-        timeout=DEADLINE,
-        check=True,
-    )
-    assert (tmp_path / "report.html").is_file()
-    assert (tmp_path / "try" / "report.html").is_file()
 
 
 def test_the_app_is_what_flower_takes(federation):
