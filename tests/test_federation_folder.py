@@ -19,12 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.cli import main
+from fedgram.engines.remote.office import Accept
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiment import config as configuration
+from fedgram.features.grid import Grid
 from fedgram.federated import certificates
 from fedgram.federated.certificates import Authority, Shown, node_pair
 from fedgram.federated.keys import make_keys
 from fedgram.federated.project import Address, Project, create, require_names
+from fedgram.federated.settings import Federation, read_federation, read_site
 
 
 def invoke(*arguments):
@@ -241,14 +244,9 @@ def test_no_two_pairs_are_equal():
 
 def test_the_folder_says_what_was_asked_for(project):
     settings = tomllib.loads(project.settings.read_text(encoding="utf-8"))
-    assert settings.pop("federation") == {
-        "sites": ["north", "west"],
-        "minimum": 2,
-        "wait": 600,
-        "timeout": 60,
-        "quorum": 1.0,
-    }
-    config = configuration.read(settings)
+    assert settings["federation"]["timeout"] == 60
+    config, rules = read_federation(project.settings)
+    assert rules == Federation(sites=("north", "west"), minimum=2, timeout=60)
     assert config.methods == ("apfl",)
     assert config.make("apfl").balance == 0.3
     assert config.data.clients == 2
@@ -257,11 +255,19 @@ def test_the_folder_says_what_was_asked_for(project):
     for part in app["tool"]["flwr"]["app"]["components"].values():
         module = part.removesuffix(":app").replace(".", "/")
         assert (project.app / f"{module}.py").is_file()
-    site = tomllib.loads(project.site("west").settings.read_text(encoding="utf-8"))
-    assert site["name"] == "west"
+    site = read_site(project.site("west").settings)
+    assert (site.name, site.data.source, site.accept) == ("west", "features.npz", Accept())
     assert str(project.address) == str(project.site("west").server) == "fl.example.org:8443"
-    assert site["data"] == {"source": "features.npz"}
     assert "fedgram federation site west" in (project.folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("setting", ["grid=16", "grid.bits=16"])
+def test_sites_are_on_the_servers_grid(tmp_path, setting):
+    project = create(tmp_path / "g", sites=["a"], overrides=[setting, "data.test_fraction=0.5"])
+    config, _ = read_federation(project.settings)
+    site = read_site(project.site("a").settings)
+    assert site.grid == config.grid == Grid(bits=16)
+    assert site.data.test_fraction == 0.5
 
 
 def test_the_demo_deals_the_digits(tmp_path):

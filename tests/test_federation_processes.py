@@ -222,7 +222,7 @@ def project(tmp_path):
     [
         (["server", "study"], "run 'fedgram federation keys"),
         (["site", "study/sites/north"], "the server's folder has it after"),
-        (["site", "study"], "has no site.toml"),
+        (["site", "study", "--port", "1"], "has no site.toml"),
         (["site", "study/sites/north", "--server", "x"], "'x' is not an address"),
         (["run", "study"], "start it with 'fedgram federation server"),
         (["register", "study"], "start it with 'fedgram federation server"),
@@ -250,6 +250,16 @@ class Told:
 
     def unregister(self, node):
         self.gone.append(node)
+
+
+def test_a_site_reads_its_data_before_it_connects(project):
+    site = project.site("north")
+    site.root.touch()
+    site.key.touch()
+    done = CliRunner().invoke(main, ["federation", "site", str(site.folder)])
+    assert done.exit_code == 3
+    assert "features.npz" in done.stderr
+    assert not (site.folder / "logs").exists()
 
 
 def test_a_new_key_takes_the_place_of_the_old(project):

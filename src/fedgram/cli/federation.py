@@ -10,7 +10,15 @@ import click
 from fedgram.cli.group import main
 from fedgram.cli.report import report
 from fedgram.errors import ConfigError
-from fedgram.federated.operate import attend, latest, operate, register, serve, simulate
+from fedgram.federated.operate import (
+    attend,
+    latest,
+    operate,
+    register,
+    require_keys,
+    serve,
+    simulate,
+)
 from fedgram.federated.processes import Child, Processes, follow, free_ports
 from fedgram.federated.project import (
     DEFAULT_ADDRESS,
@@ -20,6 +28,8 @@ from fedgram.federated.project import (
     SiteFolder,
     create,
 )
+from fedgram.federated.settings import read_site
+from fedgram.federated.site import site_of
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 folder_argument = click.argument("folder", metavar="DIR", type=FOLDER)
@@ -140,8 +150,10 @@ def site(folder: Path, address: str | None, port: int | None) -> None:
     Example: fedgram federation site north
     """
     place = SiteFolder.open(folder)
+    given = Address.read(address) if address else place.server
+    require_keys(place)
+    _greet(place)
     with Processes(place.folder / "logs", {}) as processes:
-        given = Address.read(address) if address else None
         _stay(attend(place, processes, server=given, port=port or 0))
 
 
@@ -189,8 +201,8 @@ def simulate_command(folder: Path, cpus: float) -> None:
     """
     project = Project.open(folder)
     with Processes(project.logs, {}) as processes:
-        simulate(project, processes, click.echo, cpus=cpus)
-    _told(project.simulation)
+        folder = simulate(project, processes, click.echo, cpus=cpus)
+    _told(folder)
 
 
 @federation.command()
@@ -230,6 +242,14 @@ def demo(
         operator.run(click.echo)
     page = project.folder / "report.html"
     context.invoke(report, folders=(latest(project.server),), out=page, title=None)
+
+
+def _greet(site: SiteFolder) -> None:
+    """Read a site's data before it takes part: what is wrong with them is said here and now."""
+    mine = site_of(read_site(site.settings))
+    parts = (mine.train, "training"), (mine.valid, "validation"), (mine.test, "test")
+    told = ", ".join(f"{len(part)} {name}" for part, name in parts)
+    click.echo(f"{site.name}: {told} samples; stop it with Ctrl-C")
 
 
 def _stay(child: Child) -> None:

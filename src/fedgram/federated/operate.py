@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from fedgram import files
 from fedgram.data.partition import deal
 from fedgram.data.sources import load as load_data
 from fedgram.errors import ConfigError, FederationError
-from fedgram.experiment import config as configuration
 from fedgram.experiment.record import read_object
 from fedgram.experiment.toml import written
 from fedgram.federated.processes import (
@@ -30,6 +30,7 @@ from fedgram.federated.processes import (
     reason,
 )
 from fedgram.federated.project import Address, Project, SiteFolder
+from fedgram.federated.settings import found, read_federation
 
 SERVER = "fedgram"  # how Flower's own configuration calls it
 READY = 120.0  # seconds that a server may take to answer
@@ -115,6 +116,7 @@ class Operator:
 
     def run(self, say: Say, *options: str) -> None:
         """Start a run, say what it says until its end, and raise if it failed."""
+        read_federation(self._folder / "federation.toml")  # what is wrong with it is said here
         server = f"server={quoted(self._folder)}"
         started = self.ask("run", "run", str(self.project.app), SERVER, "-c", server, *options)
         if not started.get("success"):
@@ -170,7 +172,10 @@ def serve(project: Project, processes: Processes) -> Child:
         *("--ssl-keyfile", str(project.server / "server.key")),
         *("--database", str(project.server / "state.db")),
     ]
-    child = processes.start("server", command, environment(project.home / "server"))
+    # Whose word is taken for where a request comes from: a proxy's on this machine, no other's.
+    trust = {"FORWARDED_ALLOW_IPS": "127.0.0.1"}
+    home = project.home / "server"
+    child = processes.start("server", command, environment(home) | trust)
     processes.wait_until(operator.is_up, seconds=READY, what="the start of the server")
     return child
 
@@ -185,11 +190,7 @@ def attend(
     site: SiteFolder, processes: Processes, *, server: Address | None = None, port: int = 0
 ) -> Child:
     """Start a site's process, which connects to the server and stays."""
-    for path in (site.root, site.key):
-        if not path.is_file():
-            raise ConfigError(
-                f"{path}: is not there; the server's folder has it after 'fedgram federation keys'"
-            )
+    require_keys(site)
     command = [
         *(program("flower-supernode"), "--superlink", str(server or site.server)),
         *("--root-certificates", str(site.root)),
@@ -198,6 +199,15 @@ def attend(
         *("--node-config", f"site={quoted(site.settings)}"),
     ]
     return processes.start(site.name, command, environment(site.folder / ".flwr"))
+
+
+def require_keys(site: SiteFolder) -> None:
+    """Raise if a site lacks what it needs to know the server, or to be known."""
+    for path in (site.root, site.key):
+        if not path.is_file():
+            raise ConfigError(
+                f"{path}: is not there; the server's folder has it after 'fedgram federation keys'"
+            )
 
 
 def register(operator: Operator, say: Say) -> None:
@@ -226,15 +236,16 @@ def register(operator: Operator, say: Say) -> None:
         say(f"{site.name}: registered as node {node}")
 
 
-def simulate(project: Project, processes: Processes, say: Say, *, cpus: float = 1) -> None:
+def simulate(project: Project, processes: Processes, say: Say, *, cpus: float = 1) -> Path:
     """Run a federation on this machine alone, with the data that the server's settings name.
 
-    It has a folder of its own, so that the ledgers of the real federation know nothing of it.
+    Return the folder that takes the place of the server's, so that the ledgers of the real
+    federation know nothing of it.
     """
-    clients = _simulated(project)
+    folder = project.new_simulation()
+    clients = _simulated(project, folder)
     (port,) = free_ports(1)
     address = Address(host="127.0.0.1", port=port)
-    folder = project.simulation
     operator = Operator(project, processes, root=None, address=address, folder=folder)
     command = [
         *(program("flower-superlink"), "--insecure", "--simulation"),
@@ -244,19 +255,18 @@ def simulate(project: Project, processes: Processes, say: Say, *, cpus: float = 
     processes.wait_until(operator.is_up, seconds=READY, what="the start of the simulation")
     sizes = f"num-supernodes={clients} client-resources-num-cpus={cpus:g}"
     operator.run(say, "--federation-config", sizes)
+    return folder
 
 
-def _simulated(project: Project) -> int:
+def _simulated(project: Project, folder: Path) -> int:
     """Write the settings of a simulation, where sites go by other names; return how many."""
-    settings = configuration.read_toml(project.settings)
-    rules = settings.pop("federation", {})
-    data = configuration.read(settings).data
-    source = project.server / data.source
-    name = str(source if source.exists() else data.source)
-    clients = sum(not share.holdout for share in deal(load_data(name), data))
-    settings["data"] = {**settings.get("data", {}), "source": name}
-    settings["federation"] = {**rules, "sites": [], "minimum": clients}
-    files.write(project.simulation / "federation.toml", written(settings))
+    config, rules = read_federation(project.settings)
+    name = found(config.data.source, project.server)
+    clients = sum(not share.holdout for share in deal(load_data(name), config.data))
+    settings = config.plain()
+    settings["data"]["source"] = str(Path(name).resolve()) if Path(name).exists() else name
+    settings["federation"] = {**asdict(rules), "sites": [], "minimum": clients}
+    files.write(folder / "federation.toml", written(settings))
     return clients
 
 

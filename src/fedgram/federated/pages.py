@@ -9,6 +9,7 @@ FEDERATION_TOML = """\
 #   wait     seconds to wait for them
 #   timeout  seconds that an answer may take
 #   quorum   share of the sites asked that must answer
+#   grace    seconds that the others still have when that many have answered
 
 """
 
@@ -16,8 +17,8 @@ SITE_TOML = """\
 # One site of a federation. What stands here is the site's own to decide.
 #   source   features.npz, seen from this file, or whatever else 'fedgram run' reads
 #   methods  which this site takes part in; an empty list stands for all
-#   secure   take part in nothing but secure sums
-#   samples  training samples below which this site sends nothing
+#   secure   send nothing of this site's samples but under masks
+#   samples  training samples below which this site takes no part
 
 """
 

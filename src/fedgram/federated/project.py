@@ -6,7 +6,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ from fedgram.federated.pages import (
     SITE_README,
     SITE_TOML,
 )
-from fedgram.settings import propose
+from fedgram.federated.settings import Federation
+from fedgram.settings import build
 
 DEMO_SITES = ("north", "west", "south")
 DEFAULT_ADDRESS = "127.0.0.1:8000"
 CONNECTION = "connection.toml"
-RULES: Mapping[str, Any] = {"wait": 600, "timeout": 600, "quorum": 1.0}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SITES_LINE = re.compile(r"^sites = \[.*\]$", re.MULTILINE)
 # What a site may want to know of how its own samples are split; the rest deals out one data set.
@@ -138,10 +138,10 @@ class Project:
     def server(self) -> Path:
         return self.folder / "server"
 
-    @property
-    def simulation(self) -> Path:
-        """What takes the place of the server's folder in a simulation."""
-        return self.folder / "simulation"
+    def new_simulation(self) -> Path:
+        """Return a new folder to take the place of the server's: each simulation begins afresh."""
+        there = [int(path.name) for path in (self.folder / "simulations").glob("[0-9]*")]
+        return self.folder / "simulations" / f"{max(there, default=0) + 1:04d}" / "server"
 
     @property
     def authority(self) -> Path:
@@ -235,9 +235,10 @@ def create(
     for index, name in enumerate(sites):
         data = {key: value for key, value in settings["data"].items() if demo or key in _SPLIT}
         data["source"] = data.get("source", "digits") if demo else source
-        _write_site(project.site(name), name, place, data, share=index if demo else None)
+        share = index if demo else None
+        _write_site(project.site(name), name, place, data, share=share, grid=settings.get("grid"))
     _write_app(project)
-    text = written({**settings, "federation": {"sites": list(sites), **rules}})
+    text = written({**settings, "federation": {**rules, "sites": list(sites)}})
     connection = CONNECTION_TOML + written({"address": str(place)})
     files.write(project.server / CONNECTION, connection)
     files.write(project.folder / ".gitignore", IGNORED)
@@ -269,24 +270,23 @@ def _settings(
     given: dict[str, Any] = {}
     for text in overrides:
         configuration.override(given, text)
-    rules = {"minimum": len(sites), **RULES}
     changed = given.pop("federation", {})
     if not isinstance(changed, dict):
         raise ConfigError(
             f"federation = {changed!r}: a table is wanted, such as federation.wait = 60"
         )
-    for key in changed:
-        if key not in rules:
-            raise ConfigError(f"federation.{key} is not a setting; {propose(key, rules)}")
+    rules = asdict(build(Federation, {"minimum": len(sites), **changed}, "federation"))
     if methods:
         given["methods"] = list(methods)
     config = configuration.read(given)
     for name in config.methods:
         if name.endswith(".py"):
             raise ConfigError(f"method {name}: is a file of yours; sites know methods by name")
+    if "grid" in given:
+        given["grid"] = asdict(config.grid)  # the same at every site, however it was written
     data = {"clients": len(sites), **given.pop("data", {})}
     settings = {"version": configuration.VERSION, "methods": list(config.methods), "data": data}
-    return {**settings, **{k: v for k, v in given.items() if k not in settings}}, rules | changed
+    return {**settings, **{k: v for k, v in given.items() if k not in settings}}, rules
 
 
 def _text(path: Path, key: str) -> str:
@@ -303,11 +303,13 @@ def _write_site(
     data: Mapping[str, Any],
     *,
     share: int | None = None,
+    grid: Mapping[str, Any] | None = None,
 ) -> None:
     settings = {
         "name": name,
         "share": share,
         "data": data,
+        "grid": grid,
         "accept": {"methods": [], "secure": False, "samples": 1},
     }
     files.write(site.folder / "README.md", SITE_README.format(name=name, server=server))

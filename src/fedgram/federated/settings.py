@@ -109,7 +109,7 @@ def read_site(path: Path) -> SiteSettings:
     'digits'
     """
     settings = configuration.read_toml(path)
-    known = ("version", "name", "server", "share", "data", "grid", "features", "accept")
+    known = ("version", "name", "share", "data", "grid", "features", "accept")
     for key in settings:
         if key not in known:
             raise ConfigError(f"{path}: {key} is not a setting; {propose(key, known)}")

@@ -13,9 +13,6 @@ import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-import uvicorn
-from flwr.superlink.cli import flower_superlink
-
 OPEN = ("/v1/fleet/", "/health")  # what sites need
 MARK = (b"fedgram-gate", b"closed")  # in every answer, so that one can see that it is there
 
@@ -79,6 +76,9 @@ async def _refuse(scope: Event, send: Send) -> None:
 
 def main() -> None:
     """Run the SuperLink with the arguments of this process."""
+    import uvicorn
+    from flwr.superlink.cli import flower_superlink
+
     run = uvicorn.run
 
     def gated(*, app: Any, **settings: Any) -> None:
