@@ -33,7 +33,7 @@ from fedgram.engines.remote.messages import (
 from fedgram.engines.remote.plausible import require_possible
 from fedgram.errors import DataError, FedgramError, MismatchError, PrivacyError
 from fedgram.evaluation import Task
-from fedgram.method import Method, Published
+from fedgram.method import Method, Published, find, names
 from fedgram.samples import NOWHERE, Features, Samples
 
 
@@ -82,6 +82,8 @@ class Office:
         folder: Path,
         accept: Accept,
     ) -> None:
+        for method in names():  # what requests hold may be of any method's own kinds
+            find(method)
         self._name = name
         self._site = site
         self._grid = grid
