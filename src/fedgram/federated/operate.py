@@ -30,7 +30,7 @@ from fedgram.federated.processes import (
     reason,
 )
 from fedgram.federated.project import Address, Project, SiteFolder
-from fedgram.federated.settings import found, read_federation
+from fedgram.federated.settings import NODES, found, read_federation
 
 SERVER = "fedgram"  # how Flower's own configuration calls it
 READY = 120.0  # seconds that a server may take to answer
@@ -215,7 +215,7 @@ def register(operator: Operator, say: Say) -> None:
 
     Which node is which site is noted in ``nodes.json``, beside the server's settings.
     """
-    path = operator.project.server / "nodes.json"
+    path = operator.project.server / NODES
     nodes: dict[str, Any] = read_object(path) if path.exists() else {}
     for site in operator.project.sites:
         if not site.public_key.is_file():

@@ -15,11 +15,8 @@ from fedgram.federated.flower.carrier import ASK, packed, unpacked
 from fedgram.federated.serve import SETTINGS
 from fedgram.federated.settings import read_federation, read_site
 from fedgram.federated.site import office, simulated
-from fedgram.method import find, names
 
 app = ClientApp()
-for _name in names():
-    find(_name)  # what a method sends can be read where the method's module is
 
 
 @app.query(ASK)  # type: ignore[untyped-decorator]
