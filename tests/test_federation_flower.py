@@ -124,7 +124,7 @@ def federation(tmp_path):
 
 
 def test_a_run_that_fails_says_why_and_goes_on_when_the_sites_are_there(federation):
-    with Processes(federation.logs, {}) as processes:
+    with Processes(federation.logs) as processes:
         serve(federation, processes)
         operator = operate(federation, processes)
         register(operator, print)
@@ -148,7 +148,7 @@ def test_strangers_are_refused(federation, tmp_path):
     other = create(tmp_path / "other", sites=["east"], methods=["afl"])
     make_keys(other)
     east = other.site("east")
-    with Processes(federation.logs, {}) as processes:
+    with Processes(federation.logs) as processes:
         serve(federation, processes)
         east.root.write_bytes((federation.server / "ca.crt").read_bytes())
         unknown = attend(east, processes, server=federation.address)
