@@ -88,7 +88,9 @@ needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there i
 def test_nothing_survives_a_parent_that_is_ended(script, number):
     (script / "parent.py").write_text(PARENT.replace("name]", '"stubborn"]'))
     parent = subprocess.Popen(
-        [sys.executable, str(script / "parent.py"), str(script)], stderr=subprocess.DEVNULL
+        [sys.executable, str(script / "parent.py"), str(script)],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as on a terminal
     )
     started = pids(script, "a", "b")
     assert len(started) == 4
