@@ -13,6 +13,7 @@ from fedgram.errors import MismatchError
 from fedgram.exact import require_gram
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
+from fedgram.gcv import Ridge, settled
 from fedgram.samples import Array, Features, Floats, Integers, Labels, Samples, Space
 from fedgram.solve import Factor, least_squares, require_ridge, square, steady
 from fedgram.stats import Statistics
@@ -88,10 +89,11 @@ class Linear:
     origin: str = ""
 
     @classmethod
-    def of(cls, total: Statistics, *, ridge: float, lift: Lift | None = None) -> Linear:
+    def of(cls, total: Statistics, *, ridge: Ridge, lift: Lift | None = None) -> Linear:
         """Solve a total; the head remembers the digest of what it was solved from."""
         lift = lift or Lift()
         require_lift(total.space, lift)
+        ridge = settled(ridge, total)
         return cls(
             weights=total.solve(ridge),
             space=total.space,

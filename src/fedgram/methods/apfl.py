@@ -7,6 +7,7 @@ from typing import Any
 from fedgram.client import Client
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
+from fedgram.gcv import Ridge
 from fedgram.heads import Blend, Linear, Predictor, lifted
 from fedgram.stats import Statistics
 
@@ -24,7 +25,8 @@ class APFL:
     Parameters
     ----------
     ridge
-        Weight of the primary head's squared norm (beta in the paper), for features of unit size.
+        Weight of the primary head's squared norm (beta in the paper), for features of unit size;
+        "auto" takes the one with the smallest generalized cross-validation error.
     refinement_ridge
         The same for a client's own head (gamma).
     balance
@@ -35,7 +37,7 @@ class APFL:
         Lift of the client's own stream; width 0 for none.
     """
 
-    ridge: float = 100.0
+    ridge: Ridge = 100.0
     refinement_ridge: float = 300.0
     balance: float = 0.5
     primary: Lift = Lift()

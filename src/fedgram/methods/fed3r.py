@@ -10,6 +10,7 @@ from fedgram import codec
 from fedgram.client import Client
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
+from fedgram.gcv import Ridge
 from fedgram.heads import Linear, Predictor, Restricted, lifted
 from fedgram.stats import Statistics
 
@@ -26,7 +27,8 @@ class Fed3R:
     Parameters
     ----------
     ridge
-        Weight of the head's squared norm, for features of unit size.
+        Weight of the head's squared norm, for features of unit size; "auto" takes the one with the
+        smallest generalized cross-validation error.
     normalize
         Divide each column of the head by its norm.
     only_local_labels
@@ -35,7 +37,7 @@ class Fed3R:
         Random projection and activation before the head; width 0 for none.
     """
 
-    ridge: float = 100.0
+    ridge: Ridge = 100.0
     normalize: bool = True
     only_local_labels: bool = False
     lift: Lift = Lift()

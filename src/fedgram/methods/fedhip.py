@@ -11,6 +11,7 @@ from fedgram.client import Client
 from fedgram.errors import ConfigError, MismatchError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation, Tailored
+from fedgram.gcv import Ridge, settled
 from fedgram.heads import Linear, Predictor, Whole, lifted, require_lift
 from fedgram.samples import Floats, Samples
 from fedgram.solve import ridge_solve, square, steady
@@ -39,7 +40,8 @@ class FedHiP:
     alpha
         Extra weight of a client's own samples; 0 gives the shared head.
     ridge
-        Weight of the head's squared norm, for features of unit size.
+        Weight of the head's squared norm, for features of unit size; "auto" takes the one with the
+        smallest generalized cross-validation error.
     lift
         Random projection and activation before the head; width 0 for none.
     solver
@@ -47,7 +49,7 @@ class FedHiP:
     """
 
     alpha: float = 10.0
-    ridge: float = 100.0
+    ridge: Ridge = 100.0
     lift: Lift = Lift()
     solver: Literal["auto", "server", "client"] = "auto"
 
@@ -67,7 +69,7 @@ class FedHiP:
             require_lift(total.space, self.lift)
             if total.count <= 0:
                 raise SolveError(f"nothing to solve: the total holds {total.count} samples")
-            yield Whole(total=total, ridge=self.ridge)
+            yield Whole(total=total, ridge=settled(self.ridge, total))
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         if isinstance(shared, Linear):
@@ -80,7 +82,7 @@ class FedHiP:
             for client, own in federation.gather(self.statistics):
                 shelf[client] = own
                 total = total + own
-            whole = Whole(total=total, ridge=self.ridge)
+            whole = Whole(total=total, ridge=settled(self.ridge, total))
             heads = {client: self._mixed(whole, shelf[client]) for client in shelf}
         return Tailored(common=whole, own=heads)
 
