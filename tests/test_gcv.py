@@ -15,7 +15,7 @@ from fedgram.gcv import (
     best_ridge_for_new_clients,
     error_at_new_clients,
     generalized_error,
-    settled,
+    resolved,
 )
 from fedgram.heads import Linear
 
@@ -89,7 +89,7 @@ def test_a_search_takes_few_factorizations(monkeypatch):
 
 
 def test_a_given_ridge_is_left_alone():
-    assert settled(7, Statistics.zero()) == 7.0
+    assert resolved(7, Statistics.zero()) == 7.0
 
 
 def test_nothing_to_solve_is_refused():

@@ -28,12 +28,12 @@ _SAMPLES_PER_RIDGE = 30  # a guess of how samples and ridge go together, where a
 _ALIKE = 1e-9  # errors that differ by less than this share are rounding; the larger ridge is taken
 
 
-def settled(ridge: Ridge, total: Statistics) -> float:
+def resolved(ridge: Ridge, total: Statistics) -> float:
     """Return the ridge to solve a total with: the given one, or the best where it is "auto".
 
     Examples
     --------
-    >>> settled(3.0, Statistics.zero())
+    >>> resolved(3.0, Statistics.zero())
     3.0
     """
     return best_ridge(total) if ridge == "auto" else float(ridge)
