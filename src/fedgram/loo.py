@@ -142,7 +142,7 @@ class Own:
     @cached_property
     def error(self) -> Floats:
         """The shared head's error at each sample, solved without it."""
-        return self.residual / _remaining(self.leverage)[:, None]
+        return self.residual / remaining(self.leverage)[:, None]
 
     def shared(self) -> Floats:
         """Return the scores of the shared head, solved without the sample."""
@@ -162,7 +162,7 @@ class Own:
                 return self.shared()
             left_over = self.residual - fitted(1 / alpha)
             leverage = (1 + alpha) / alpha * hat.leverage(1 / alpha)
-            return self.truth - left_over / _remaining(leverage)[:, None]
+            return self.truth - left_over / remaining(leverage)[:, None]
 
         return scores
 
@@ -179,7 +179,7 @@ class Own:
             own = hat.leverage(ridge)
             moved = shift @ (1 / (hat.spread + ridge)) - own * self.leverage
             others = fitted(ridge) - own[:, None] * self.residual + moved[:, None] * self.error
-            return others / _remaining(own)[:, None]
+            return others / remaining(own)[:, None]
 
         return scores
 
@@ -203,7 +203,7 @@ def right(scores: Floats, codes: Integers) -> Array:
     return hits
 
 
-def _remaining(leverage: Floats) -> Floats:
+def remaining(leverage: Floats) -> Floats:
     """Return one minus the leverage; not a number where the sample alone decides."""
     remaining = 1 - leverage
     return np.where(remaining > _DETERMINED, remaining, np.nan)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram.ballot import Ballot
+from fedgram.choose import chosen
 from fedgram.client import Client
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation, Settled, unsettled
@@ -81,13 +82,11 @@ class APFL:
         whole = Whole(total=total, ridge=resolved(self.ridge, total))
         head = whole.linear(self.primary)
         ballot = federation.sum(self.left_out, whole if self.corrected else head)
-        pairs = list(product(self._ridges, self._balances))
-        ridge, balance = pairs[ballot.winner]
-        yield Settled(
-            shared=head,
-            setting={"refinement_ridge": ridge, "balance": balance},
-            reasons=self._reasons(pairs, ballot),
-        )
+        tried = [
+            {"refinement_ridge": ridge, "balance": balance}
+            for ridge, balance in product(self._ridges, self._balances)
+        ]
+        yield chosen(ballot, tried, head)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head, setting = unsettled(
@@ -107,13 +106,3 @@ class APFL:
     @property
     def _balances(self) -> Sequence[float]:
         return BALANCES if self.balance == "auto" else (self.balance,)
-
-    def _reasons(self, pairs: list[tuple[float, float]], ballot: Ballot) -> dict[str, float]:
-        """Return the best of each refinement ridge, or all balances where the ridge is given."""
-        found: dict[str, float] = {}
-        for (ridge, balance), share in zip(pairs, ballot.accuracy, strict=True):
-            name = (
-                f"refinement ridge {ridge:g}" if len(self._ridges) > 1 else f"balance {balance:g}"
-            )
-            found[name] = max(found.get(name, 0.0), float(share))
-        return found

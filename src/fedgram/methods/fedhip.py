@@ -8,6 +8,7 @@ import numpy as np
 
 from fedgram import codec
 from fedgram.ballot import Ballot
+from fedgram.choose import chosen
 from fedgram.client import Client
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
@@ -94,9 +95,8 @@ class FedHiP:
         if self.alpha != "auto":
             return whole, whole, self.alpha
         ballot = federation.sum(self.left_out, whole)
-        alpha = ALPHAS[ballot.winner]
-        shares = {f"alpha {a:g}": float(s) for a, s in zip(ALPHAS, ballot.accuracy, strict=True)}
-        return Settled(shared=whole, setting={"alpha": alpha}, reasons=shares), whole, alpha
+        common = chosen(ballot, [{"alpha": alpha} for alpha in ALPHAS], whole)
+        return common, whole, common.setting["alpha"]
 
     def _solved_at_server(self, federation: Federation) -> Tailored:
         with codec.Shelf() as shelf:  # one client's statistics in memory at a time
