@@ -120,6 +120,8 @@ def test_a_client_outside_the_sum_is_out_of_sample_already(parts):
 
     refined = own.refined(second)(10.0 / mine.features.space.unit**2)
     assert close(own.shared() + refined, refitted(mine, others, model))
+    heavier = refitted(mine, others, lambda rest, _: whole.reweighed(rest, NONE, 30.0))
+    assert close(own.reweighed()(30.0), heavier)
 
 
 def test_a_sample_that_alone_decides_counts_as_wrong():

@@ -22,12 +22,14 @@ def chosen(ballot: Ballot, tried: Sequence[Mapping[str, float]], shared: Any) ->
     >>> import numpy as np
     >>> ballot = Ballot(samples=4, right=np.array([2, 3]))
     >>> chosen(ballot, [{"alpha": 0.0}, {"alpha": 10.0}], None)
-    Settled(shared=None, setting={'alpha': 10.0}, reasons={'alpha 10': 0.75, 'alpha 0': 0.5})
+    Settled(shared=None, setting={'alpha': 10.0}, told='alpha 10',
+            reasons={'alpha 10': 0.75, 'alpha 0': 0.5})
     """
     best = np.argsort(-ballot.accuracy, kind="stable")[:_REASONS]
     return Settled(
         shared=shared,
         setting=dict(tried[ballot.winner]),
+        told=told(tried[ballot.winner]),
         reasons={told(tried[place]): float(ballot.accuracy[place]) for place in best},
     )
 

@@ -128,17 +128,24 @@ class Settled:
         What a method with these settings shares.
     setting
         The chosen ones, by name.
+    told
+        The same in words.
     reasons
         What speaks for them: accuracy on samples that were left out, of them and of others.
     """
 
     shared: Any
     setting: dict[str, Any]
+    told: str = ""
     reasons: dict[str, float] = field(default_factory=dict)
 
     def provenance(self) -> str:
         """Digest of what is shared and of the settings."""
         return codec.digest({"shared": provenance(self.shared), "setting": self.setting})
+
+    def plain(self) -> dict[str, Any]:
+        """Return the choice and its reasons as plain numbers and texts, for JSON."""
+        return {"setting": self.setting, "told": self.told, "reasons": self.reasons}
 
 
 def settled(shared: Any) -> Settled | None:

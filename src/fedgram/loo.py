@@ -50,14 +50,18 @@ class Hat:
     def of(cls, rows: Floats) -> Hat:
         """Decompose the smaller of ``rows rows'`` and ``rows' rows``."""
         count, width = rows.shape
-        rank = min(count, width)
-        work.count(2 * count * width * rank + 9 * rank**3)
+        work.count(2 * count * width * min(count, width))
         with steady():
             if count <= width:
-                spread, left = _eigen(rows @ rows.T)
-                return cls(left * np.sqrt(spread), spread)
+                return cls.of_products(rows @ rows.T)
             spread, right = _eigen(rows.T @ rows)
             return cls(rows @ right, spread)
+
+    @classmethod
+    def of_products(cls, products: Floats) -> Hat:
+        """Decompose ``rows rows'``."""
+        spread, left = _eigen(products)
+        return cls(left * np.sqrt(spread), spread)
 
     def leverage(self, ridge: float) -> Floats:
         """Return the weight of each sample in its own fitted value."""
@@ -94,13 +98,16 @@ class Own:
     residual
         What the shared head leaves over, (samples, classes).
     white
-        Rows whose products are the shared head's hat matrix on these samples; of no columns where
-        they are not in the sum, or where that is not corrected for.
+        Rows whose products are ``F S^-1 F'`` with the shared head's S; of no columns where only
+        the head is known.
+    counted
+        Whether the samples are in the sum, and are to be taken out of it.
     """
 
     samples: Samples
     residual: Floats
     white: Floats
+    counted: bool
 
     @classmethod
     def of(cls, samples: Samples, shared: Whole | Linear, lift: Lift, *, counted: bool) -> Own:
@@ -115,12 +122,13 @@ class Own:
                 samples=samples,
                 residual=truth - shared(samples.features),
                 white=np.zeros((len(samples), 0)),
+                counted=False,
             )
         rows = shared.rows(samples, lift)
         with steady():
             residual = truth - rows @ shared.head
-        white = shared.factor.whitened(rows) if counted else rows[:, :0]
-        return cls(samples=samples, residual=residual, white=white)
+        white = shared.factor.whitened(rows)
+        return cls(samples=samples, residual=residual, white=white, counted=counted)
 
     @cached_property
     def truth(self) -> Floats:
@@ -136,6 +144,8 @@ class Own:
     @cached_property
     def leverage(self) -> Floats:
         """The weight of each sample in what the shared head says of it."""
+        if not self.counted:
+            return np.zeros(len(self.samples))
         weights: Floats = np.einsum("ij,ij->i", self.white, self.white)
         return weights
 
@@ -152,16 +162,18 @@ class Own:
         """Return the scores of the head in which own samples weigh `alpha` more.
 
         ``P = M + (S + alpha F'F)^-1 alpha F'(Y - F M)`` is a ridge regression on whitened rows of
-        what the shared head leaves over, with ridge 1 / alpha. A sample weighs 1 + alpha in all.
+        what the shared head leaves over, with ridge 1 / alpha. A sample that is in the sum weighs
+        1 + alpha in all.
         """
-        hat = Hat.of(self.white)
+        count, width = self.white.shape
+        hat = Hat.of_products(self.hat) if count <= width else Hat.of(self.white)
         fitted = hat.fitting(self.residual)
 
         def scores(alpha: float) -> Floats:
             if not alpha:
                 return self.shared()
             left_over = self.residual - fitted(1 / alpha)
-            leverage = (1 + alpha) / alpha * hat.leverage(1 / alpha)
+            leverage = (self.counted + alpha) / alpha * hat.leverage(1 / alpha)
             return self.truth - left_over / remaining(leverage)[:, None]
 
         return scores
@@ -183,14 +195,23 @@ class Own:
 
         return scores
 
+    @cached_property
+    def hat(self) -> Floats:
+        """The products of whitened rows: the shared head's hat matrix on samples in the sum."""
+        work.count(len(self.white) ** 2 * self.white.shape[1])
+        with steady():
+            products: Floats = self.white @ self.white.T
+        return products
+
     def _smoothed(self, basis: Floats) -> Floats:
         """Return the shared head's hat matrix times `basis`, in the cheaper order."""
+        if not self.counted:
+            return np.zeros_like(basis)
         count, width = self.white.shape
         work.count(2 * count * basis.shape[1] * min(count, 2 * width))
         with steady():
-            if count < width:
-                work.count(count**2 * width)
-                product: Floats = (self.white @ self.white.T) @ basis
+            if count <= width:
+                product: Floats = self.hat @ basis
             else:
                 product = self.white @ (self.white.T @ basis)
         return product
@@ -210,7 +231,7 @@ def remaining(leverage: Floats) -> Floats:
 
 
 def _eigen(symmetric: Floats) -> tuple[Floats, Floats]:
-    values, vectors = scipy.linalg.eigh(
-        symmetric, driver="evd", overwrite_a=True, check_finite=False
-    )
+    work.count(9 * len(symmetric) ** 3)
+    with steady():
+        values, vectors = scipy.linalg.eigh(symmetric, driver="evd", check_finite=False)
     return np.maximum(values, 0.0), vectors
