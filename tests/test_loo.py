@@ -156,7 +156,7 @@ def test_the_hat_is_the_hat_of_every_ridge(gridded):
 
 def test_ballots_choose_the_first_of_equals():
     ballot = Ballot.of(np.array([[0, 1, 1], [1, 1, 1]], bool)) + Ballot.of(np.zeros((2, 3), bool))
-    assert (ballot.winner, ballot.samples, ballot.right.tolist()) == (1, 4, [1, 2, 2])
+    assert (ballot.winner, ballot.samples, ballot.right.tolist()) == (1, 4, [[1, 2, 2]])
     assert ballot.accuracy.tolist() == [0.25, 0.5, 0.5]
     assert Ballot.zero() + ballot == ballot
     with pytest.raises(SolveError, match="nobody"):
@@ -191,7 +191,7 @@ def test_counts_are_those_of_refitting_the_whole_method(name):
             some = federated({**parts, "a": without(parts["a"], i)})
             model = run(fixed, some, metrics=Metrics(whole=False)).models["a"]
             hits += model(parts["a"].take([i]).features)[0].argmax() == code
-        assert ballot.right[place] == hits
+        assert ballot.right[0, place] == hits
 
 
 @pytest.mark.parametrize("name", AUTO)

@@ -12,7 +12,7 @@ import numpy as np
 from fedgram.features.lift import Lift
 from fedgram.heads import Blend, Linear, Predictor, Shifted
 from fedgram.loo import Own, right
-from fedgram.priors import class_counts, counts_of, left_out_log_odds, log_odds
+from fedgram.priors import class_counts, counts_of, left_out_log_odds, log_odds, repeats
 from fedgram.samples import Array, Floats, Samples
 from fedgram.whole import Whole
 
@@ -38,6 +38,11 @@ CANDIDATES: tuple[Setting, ...] = tuple(
 )
 
 
+# What else is tried where classes are to count alike: these change the shared head itself.
+NORMALIZED: Setting = {"normalized": 1.0}
+REPEATED: Setting = {"repeated": 1.0}
+
+
 def family(setting: Setting) -> str:
     """Return the name of the kind of model that a setting makes.
 
@@ -53,6 +58,10 @@ def family(setting: Setting) -> str:
         name = "two streams"
     elif "intercept" in setting:
         name = "own intercept"
+    elif "normalized" in setting:
+        name = "columns of one length"
+    elif "repeated" in setting:
+        name = "rare classes repeated"
     return f"{name} x prior" if "temperature" in setting else name
 
 
@@ -92,6 +101,19 @@ class Candidates:
                 hits[:, place] = right(shifted, own.codes)
                 place += 1
         return hits
+
+    def left_out_alike(
+        self, samples: Samples, whole: Whole, repeated: Whole, *, counted: bool
+    ) -> Array:
+        """Return the same for heads in which classes count alike, (samples, 2).
+
+        How often a class is repeated is public and stays as it is.
+        """
+        own = Own.of(samples, whole, self.lift, counted=counted)
+        times = repeats(class_counts(whole.total)[0])[samples.labels.codes]
+        often = Own.of(samples, repeated, self.lift, counted=counted * times.astype(np.float64))
+        scores = own.normalized(whole, self.lift), often.shared()
+        return np.stack([right(each, own.codes) for each in scores], axis=1)
 
     def model(
         self, setting: Setting, samples: Samples, shared: Whole | Linear, counts: Floats

@@ -20,17 +20,22 @@ def chosen(ballot: Ballot, tried: Sequence[Mapping[str, float]], shared: Any) ->
     Examples
     --------
     >>> import numpy as np
-    >>> ballot = Ballot(samples=4, right=np.array([2, 3]))
+    >>> ballot = Ballot(samples=np.array([4]), right=np.array([[2, 3]]))
     >>> chosen(ballot, [{"alpha": 0.0}, {"alpha": 10.0}], None)
     Settled(shared=None, setting={'alpha': 10.0}, told='alpha 10',
             reasons={'alpha 10': 0.75, 'alpha 0': 0.5})
     """
-    best = np.argsort(-ballot.accuracy, kind="stable")[:_REASONS]
+    return _settled(ballot.accuracy.tolist(), tried, shared)
+
+
+def _settled(shares: Sequence[float], tried: Sequence[Mapping[str, float]], shared: Any) -> Settled:
+    best = np.argsort(-np.array(shares), kind="stable")[:_REASONS]
+    winner = tried[best[0]]  # of equal ones the first
     return Settled(
         shared=shared,
-        setting=dict(tried[ballot.winner]),
-        told=told(tried[ballot.winner]),
-        reasons={told(tried[place]): float(ballot.accuracy[place]) for place in best},
+        setting=dict(winner),
+        told=told(winner),
+        reasons={told(tried[place]): shares[place] for place in best},
     )
 
 
@@ -55,14 +60,13 @@ def chosen_strength(
 
     Returns the sum of the chosen one, and the choice with nothing shared yet.
     """
-    right: list[int] = []
-    samples, best = 0, Quadratic.zero()
+    shares: list[float] = []
+    best = Quadratic.zero()
     for strength in tried:
         total = federation.sum(step, strength)
         ballot = federation.sum(left_out, {"strength": strength, "total": total})
-        if not right or int(ballot.right[0]) > max(right):
+        share = float(ballot.accuracy[0])
+        if not shares or share > max(shares):
             best = total
-        right.append(int(ballot.right[0]))
-        samples = max(samples, ballot.samples)
-    counts = Ballot(samples=samples, right=np.array(right))
-    return best, chosen(counts, [{"strength": strength} for strength in tried], None)
+        shares.append(share)
+    return best, _settled(shares, [{"strength": strength} for strength in tried], None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -116,6 +116,15 @@ class Linear:
             space=features.space,
             classes=samples.labels.classes,
             lift=lift,
+        )
+
+    def normalized(self) -> Linear:
+        """Return the head with columns of one length; the last feature's entry does not count."""
+        norms = np.linalg.norm(self.weights[:-1], axis=0)
+        return replace(
+            self,
+            weights=self.weights / np.where(norms > 0, norms, 1.0),
+            origin=codec.digest({"of": self.origin, "normalized": True}),
         )
 
     def refined(self, samples: Samples, *, ridge: float, lift: Lift) -> Linear:

@@ -100,21 +100,23 @@ class Own:
     white
         Rows whose products are ``F S^-1 F'`` with the shared head's S; of no columns where only
         the head is known.
-    counted
-        Whether the samples are in the sum, and are to be taken out of it.
+    weight
+        How often each sample is in the sum, and is to be taken out of it.
     """
 
     samples: Samples
     residual: Floats
     white: Floats
-    counted: bool
+    weight: Floats
 
     @classmethod
-    def of(cls, samples: Samples, shared: Whole | Linear, lift: Lift, *, counted: bool) -> Own:
+    def of(
+        cls, samples: Samples, shared: Whole | Linear, lift: Lift, *, counted: bool | Floats
+    ) -> Own:
         """Prepare a client's samples.
 
         A `Linear` head does not tell how much each sample weighs in it; then only the client's own
-        part is corrected. `counted` says whether the samples are in the sum.
+        part is corrected. `counted` says whether the samples are in the sum, or how often each is.
         """
         truth = samples.labels.onehot()
         if isinstance(shared, Linear):
@@ -122,13 +124,14 @@ class Own:
                 samples=samples,
                 residual=truth - shared(samples.features),
                 white=np.zeros((len(samples), 0)),
-                counted=False,
+                weight=np.zeros(len(samples)),
             )
         rows = shared.rows(samples, lift)
         with steady():
             residual = truth - rows @ shared.head
         white = shared.factor.whitened(rows)
-        return cls(samples=samples, residual=residual, white=white, counted=counted)
+        weight = np.broadcast_to(np.asarray(counted, np.float64), len(samples))
+        return cls(samples=samples, residual=residual, white=white, weight=weight)
 
     @cached_property
     def truth(self) -> Floats:
@@ -144,9 +147,7 @@ class Own:
     @cached_property
     def leverage(self) -> Floats:
         """The weight of each sample in what the shared head says of it."""
-        if not self.counted:
-            return np.zeros(len(self.samples))
-        weights: Floats = np.einsum("ij,ij->i", self.white, self.white)
+        weights: Floats = self.weight * np.einsum("ij,ij->i", self.white, self.white)
         return weights
 
     @cached_property
@@ -157,6 +158,24 @@ class Own:
     def shared(self) -> Floats:
         """Return the scores of the shared head, solved without the sample."""
         return self.truth - self.error
+
+    def normalized(self, shared: Whole, lift: Lift) -> Floats:
+        """Return the scores of the shared head with columns of one length, as in `fed3r`.
+
+        Without sample i the head is ``P - w S^-1 f e' / (1 - h)``: the length of its columns is
+        known too. As there, the last feature does not count.
+        """
+        rows, unit = shared.rows(self.samples, lift), shared.total.space.unit
+        solved = shared.factor.solve(rows.T)[:-1] * self.weight
+        head = shared.head[:-1]
+        with steady():
+            cross = solved.T @ head
+        before = np.sum(head**2, axis=0)
+        squares = before - 2 * cross * self.error
+        squares += np.sum(solved**2, axis=0)[:, None] * self.error**2
+        # A class whose only sample is left out has no column: what remains of it is rounding.
+        lengths = np.where(squares > _DETERMINED * before, np.sqrt(np.abs(squares)) / unit, 1.0)
+        return self.shared() / lengths
 
     def reweighed(self) -> Callable[[float], Floats]:
         """Return the scores of the head in which own samples weigh `alpha` more.
@@ -173,7 +192,7 @@ class Own:
             if not alpha:
                 return self.shared()
             left_over = self.residual - fitted(1 / alpha)
-            leverage = (self.counted + alpha) / alpha * hat.leverage(1 / alpha)
+            leverage = (self.weight + alpha) / alpha * hat.leverage(1 / alpha)
             return self.truth - left_over / remaining(leverage)[:, None]
 
         return scores
@@ -197,16 +216,14 @@ class Own:
 
     @cached_property
     def hat(self) -> Floats:
-        """The products of whitened rows: the shared head's hat matrix on samples in the sum."""
+        """The products of whitened rows: the hat matrix of samples that are in the sum once."""
         work.count(len(self.white) ** 2 * self.white.shape[1])
         with steady():
             products: Floats = self.white @ self.white.T
         return products
 
     def _smoothed(self, basis: Floats) -> Floats:
-        """Return the shared head's hat matrix times `basis`, in the cheaper order."""
-        if not self.counted:
-            return np.zeros_like(basis)
+        """Return weighted products of whitened rows times `basis`, in the cheaper order."""
         count, width = self.white.shape
         work.count(2 * count * basis.shape[1] * min(count, 2 * width))
         with steady():
@@ -214,7 +231,7 @@ class Own:
                 product: Floats = self.hat @ basis
             else:
                 product = self.white @ (self.white.T @ basis)
-        return product
+        return self.weight[:, None] * product
 
 
 def right(scores: Floats, codes: Integers) -> Array:

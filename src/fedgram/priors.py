@@ -8,11 +8,13 @@ import numpy as np
 
 from fedgram import codec
 from fedgram.errors import MismatchError
-from fedgram.heads import Linear
-from fedgram.samples import Floats, Integers, Labels, Space
+from fedgram.features.lift import Lift
+from fedgram.heads import Linear, lifted
+from fedgram.samples import Floats, Integers, Labels, Samples, Space
 from fedgram.stats import Statistics
 
 TEMPERATURES = (10_000.0, 160.0, 80.0, 40.0, 20.0, 10.0, 5.0)  # from the least personal on
+MOST_REPEATS = 64
 _ABSENT = 0.5  # a class that nobody has counts as half a sample
 
 
@@ -69,6 +71,31 @@ def class_counts(total: Statistics) -> tuple[Floats, float]:
     if not np.allclose(counts, np.rint(counts)) or round(counts.sum()) != total.count:
         raise MismatchError("the last feature is not constant; this method needs one that is")
     return np.rint(counts), constant * total.space.unit
+
+
+def repeats(counts: Floats) -> Integers:
+    """Return how often each class's samples must count for all classes to count about alike.
+
+    Whole numbers, so that sums stay exact; as often as the most frequent class is larger.
+
+    Examples
+    --------
+    >>> repeats(np.array([60.0, 19.0, 0.0, 1.0]))
+    array([ 1,  3,  1, 60])
+    """
+    times = np.rint(counts.max(initial=1.0) / np.maximum(counts, 1))
+    whole: Integers = np.where(counts > 0, np.clip(times, 1, MOST_REPEATS), 1).astype(np.int64)
+    return whole
+
+
+def repeated_statistics(samples: Samples, lift: Lift, times: Integers) -> Statistics:
+    """Return the statistics of samples in which each class counts so many times."""
+    each = times[samples.labels.codes]
+    total = Statistics.of(*lifted(samples.take([]), lift))
+    for weight in np.unique(each):
+        some = samples.take(np.flatnonzero(each == weight))
+        total = total + Statistics.of(*lifted(some, lift)).repeated(int(weight))
+    return total
 
 
 def log_odds(own: Floats, everybody: Floats, smoothing: float) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import Any
 
 from rich import box
@@ -24,7 +25,8 @@ from rich.text import Text
 
 from fedgram.report.axes import size as written_size
 
-REASONS = 4  # alternatives that are told of below the table
+NARROW = 78
+REASONS = 3  # alternatives that are told of below the table
 CLASS_COLUMNS = 5  # methods side by side that fit a narrow terminal
 OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
@@ -87,7 +89,8 @@ def _notes(result: dict[str, Any], label: str) -> Iterator[str]:
             f"validation samples; the last round has a client mean of {last} %"
         )
     if result.get("settled"):
-        yield f"{result[label]}: {_choice(result['settled'])}"
+        said = f"{result[label]} chose {_choice(result['settled'])}"
+        yield "\n".join(wrap(said, NARROW, subsequent_indent="  "))
     if not result.get("finished", True):
         yield f"{result[label]}: interrupted after round {result['rounds']}"
     if result["untested_clients"]:
@@ -107,7 +110,7 @@ def _choice(settled: dict[str, Any]) -> str:
     """Return what was chosen, and what came closest."""
     shares = list(settled["reasons"].items())
     shown = "; ".join(f"{name} {_percent(share)} %" for name, share in shares[:REASONS])
-    return f"chose {settled['told']}; right on samples left out: {shown}"
+    return f"{settled['told']}; right on samples left out: {shown}"
 
 
 @contextmanager

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedgram import codec
 from fedgram.client import Client
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
@@ -47,12 +46,7 @@ class Fed3R:
 
     def fit(self, federation: Federation) -> Iterator[Linear]:
         head = Linear.of(federation.sum(self.statistics), ridge=self.ridge, lift=self.lift)
-        if self.normalize:
-            norms = np.linalg.norm(head.weights[:-1], axis=0)
-            weights = head.weights / np.where(norms > 0, norms, 1.0)
-            origin = codec.digest({"of": head.origin, "normalized": True})
-            head = replace(head, weights=weights, origin=origin)
-        yield head
+        yield head.normalized() if self.normalize else head
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head: Linear = shared
