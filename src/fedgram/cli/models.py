@@ -25,12 +25,13 @@ from fedgram.experiment import config as configuration
 from fedgram.experiment.sites import gridded
 from fedgram.features.grid import Grid
 from fedgram.features.tables import vectors as table_vectors
-from fedgram.federation import Tailored, delivery
-from fedgram.heads import Blend, Linear, Restricted, Whole
+from fedgram.federation import Settled, Tailored, delivery
+from fedgram.heads import Blend, Linear, Restricted, Shifted
 from fedgram.method import Published
 from fedgram.network import Network
 from fedgram.samples import Features, Floats, Space
 from fedgram.training import Model
+from fedgram.whole import Whole
 
 
 @main.command()
@@ -73,11 +74,14 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
     """Return the space and the class list that a shared result lives in."""
     if isinstance(shared, Tailored):
         return agreement(shared.common)
+    if isinstance(shared, Settled):
+        return agreement(shared.shared)
     if isinstance(shared, Whole):
         return shared.total.space, shared.total.classes
     if isinstance(shared, Model):
         return agreement(shared.network)
-    return (shared.space, shared.classes) if isinstance(shared, Linear | Network) else None
+    space, classes = getattr(shared, "space", None), getattr(shared, "classes", None)
+    return None if space is None or classes is None else (space, classes)
 
 
 @main.command()
@@ -99,9 +103,11 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
     head = codec.load(model)
     if isinstance(head, Published):
         head = head.shared  # a shared head predicts too
+    if isinstance(head, Settled):
+        head = head.shared
     if isinstance(head, Model):
         head = head.network
-    if not isinstance(head, Linear | Blend | Restricted | Network) or not _complete(head):
+    if not isinstance(head, Linear | Blend | Restricted | Shifted | Network) or not _complete(head):
         raise DataError(
             f"{model}: holds a {type(head).__name__}, not a model that predicts; use what "
             "'fedgram personalize' wrote"
