@@ -128,17 +128,23 @@ def blocks(values: Array, bound: int, dtype: np.dtype[Any]) -> Iterator[Array]:
         yield _joined(pending)
 
 
-def product(values: Array, signs: Array, bound: int) -> Array:
-    """Return ``values @ signs`` for integers up to `bound` and signs of +1 or -1, exactly."""
-    reach = bound * values.shape[1]
+def product(values: Array, matrix: Array, bound: int, *, weight: int | None = None) -> Array:
+    """Return ``values @ matrix`` for integers up to `bound` and an integer matrix, exactly.
+
+    `weight` is the largest sum of a column's magnitudes, where it is known already. It bounds every
+    partial sum.
+    """
+    if weight is None:
+        weight = int(np.abs(matrix).sum(axis=0, dtype=np.float64).max(initial=0))
+    reach = bound * weight
     dtype = FLOAT32 if reach <= EXACT_UP_TO[FLOAT32] else FLOAT64
     if reach > EXACT_UP_TO[dtype]:
         raise ExactnessError(
-            f"a lift of {values.shape[1]} features up to {bound} would not be exact; "
+            f"a product of {values.shape[1]} features up to {bound} would not be exact; "
             "use fewer grid.bits"
         )
     self_test(dtype)
-    return _gemm(values.astype(dtype), signs.astype(dtype, copy=False))
+    return _gemm(values.astype(dtype), matrix.astype(dtype, copy=False))
 
 
 @functools.cache

@@ -119,12 +119,7 @@ class Linear:
 
     def __call__(self, features: Features) -> Floats:
         lifted = self.lift(features)
-        if lifted.space != self.space:
-            detail = self.space.difference(lifted.space)
-            raise MismatchError(
-                f"this model was made for other features: {detail}; use the same backbone, grid "
-                "and lift"
-            )
+        require_space(self.space, lifted.space)
         scores = np.empty((len(lifted), len(self.classes)))
         work.count(2 * self.weights.size * len(lifted))
         with steady():
@@ -248,6 +243,15 @@ class Whole:
     def provenance(self) -> str:
         """Digest of the total and of the ridge."""
         return codec.digest({"total": self.total.digest(), "ridge": float(self.ridge)})
+
+
+def require_space(wanted: Space, found: Space) -> None:
+    """Refuse features that a model was not made for."""
+    if found != wanted:
+        raise MismatchError(
+            f"this model was made for other features: {wanted.difference(found)}; use the same "
+            "backbone, grid and lift"
+        )
 
 
 def require_lift(space: Space, lift: Lift) -> None:

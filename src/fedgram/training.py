@@ -18,28 +18,15 @@ from fedgram.client import Client
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
-from fedgram.group import Additive, agreed
 from fedgram.heads import Predictor, predict
 from fedgram.network import Descent, Network, Rows, Shape
-from fedgram.samples import NOWHERE, Array, Integers, Samples, Space
-from fedgram.stats import Tally
+from fedgram.samples import Array, Integers, Samples
+from fedgram.stats import Opening, Tally
 from fedgram.weighted import DOUBLE, SINGLE, Weighted
 
 MOST_PILOTS = 8
 PILOT_FRACTION = 0.1  # of the training samples, where there are no validation samples
 _DIVERGED = -1.0  # as a score: worse than any accuracy
-
-
-@codec.register
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Opening(Additive):
-    """What all clients agree on before the first round."""
-
-    space: Space = agreed(default=NOWHERE)
-    classes: tuple[str, ...] = agreed(default=())
-
-    def adopts(self) -> bool:
-        return self.space == NOWHERE
 
 
 @codec.register

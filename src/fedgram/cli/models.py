@@ -20,6 +20,7 @@ from fedgram.client import Client
 from fedgram.data.schema import BACKBONE, Schema
 from fedgram.data.sources import Dataset, Vectors, load_vectors
 from fedgram.data.tables import is_table, read_tables
+from fedgram.deepening import Deep
 from fedgram.errors import ConfigError, DataError, MismatchError
 from fedgram.experiment import config as configuration
 from fedgram.experiment.sites import gridded
@@ -77,6 +78,9 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
         return shared.total.space, shared.total.classes
     if isinstance(shared, Model):
         return agreement(shared.network)
+    if isinstance(shared, Deep):
+        above = agreement(shared.model)
+        return above and (shared.space, above[1])
     return (shared.space, shared.classes) if isinstance(shared, Linear | Network) else None
 
 
@@ -101,7 +105,7 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
         head = head.shared  # a shared head predicts too
     if isinstance(head, Model):
         head = head.network
-    if not isinstance(head, Linear | Blend | Restricted | Network) or not _complete(head):
+    if not _predicts(head):
         raise DataError(
             f"{model}: holds a {type(head).__name__}, not a model that predicts; use what "
             "'fedgram personalize' wrote"
@@ -134,9 +138,13 @@ def _vectors(space: Space, source: str, schema: Path | None) -> Vectors:
     return found
 
 
-def _complete(head: Any) -> bool:
-    """Whether nothing is missing: where heads are personal, what is shared has none."""
-    return not isinstance(head, Network) or len(head.theta) == head.shape.size
+def _predicts(head: Any) -> bool:
+    """Whether this is a model, with nothing missing."""
+    if isinstance(head, Deep):
+        return _predicts(head.model)
+    if isinstance(head, Network):  # where heads are personal, what is shared has none
+        return len(head.theta) == head.shape.size
+    return isinstance(head, Linear | Blend | Restricted)
 
 
 def _on_grid(space: Space, vectors: Vectors, source: str) -> Features:
