@@ -107,7 +107,7 @@ class Lift:
             f"a lift of {len(features)} samples to {self.width} features",
             "use a smaller width",
         )
-        signs = _signs(inputs.width, self.width, self.seed)
+        signs = signs_of(inputs.width, self.width, self.seed)
         rows = np.empty((len(features), space.width), features.values.dtype)
         rows[:, -1] = bias(inputs.unit, inputs.bound)
         activate = self._integers(inputs) if inputs.exact else self._floats(inputs)
@@ -144,7 +144,7 @@ class Lift:
 
 
 @functools.lru_cache(maxsize=4)
-def _signs(inputs: int, width: int, seed: int) -> Array:
+def signs_of(inputs: int, width: int, seed: int) -> Array:
     """Return the public matrix of +1 and -1, (inputs, width), from Philox's raw stream."""
     generator = np.random.Philox(key=seed)
     words: Array = generator.random_raw(-(-inputs * width // 64))
