@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedgram import InProcess, codec
 from fedgram.checks.federations import dealt, digits, federated, trainable
-from fedgram.deepening import Deep, deepened, mixing
+from fedgram.deepening import Deepened, deepened, mixing
 from fedgram.errors import ConfigError, MismatchError, SolveError
 from fedgram.experiment.runner import run
 from fedgram.features.grid import Grid
@@ -312,7 +312,7 @@ def test_what_is_on_top_is_what_it_would_be_on_deep_features(kind, top):
     expected = on_deep_features(top, everybody, last.below)
     result = run(kind(**SMALL, top=top), everybody)
     for client, model in expected.items():
-        assert isinstance(result.models[client], Deep)
+        assert isinstance(result.models[client], Deepened)
         assert codec.digest(result.models[client].model) == codec.digest(model)
         assert codec.digest(result.models[client].below) == codec.digest(last.below)
 

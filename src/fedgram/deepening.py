@@ -30,7 +30,7 @@ _KEPT = "deep"  # where a client keeps its deep features between asks
 
 @codec.register
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Deep:
+class Deepened:
     """A model on deep features.
 
     Parameters
@@ -236,9 +236,9 @@ class OnTop(Deepening):
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         """Return the model that the method on top makes of deep features."""
-        deep: Deep = shared
+        deep: Deepened = shared
         own = self._top.personalize(deepened(client, deep.below), deep.model)
-        return Deep(below=deep.below, model=own)
+        return Deepened(below=deep.below, model=own)
 
     @property
     def _top(self) -> _Method:
@@ -297,6 +297,6 @@ def deepened(client: Client, below: Residual, *, keep: bool = False) -> Client:
 
 def _raised(below: Residual, shared: Any) -> Any:
     if isinstance(shared, Tailored):
-        own = {client: Deep(below=below, model=part) for client, part in shared.own.items()}
-        return Tailored(common=Deep(below=below, model=shared.common), own=own)
-    return Deep(below=below, model=shared)
+        own = {client: Deepened(below=below, model=part) for client, part in shared.own.items()}
+        return Tailored(common=Deepened(below=below, model=shared.common), own=own)
+    return Deepened(below=below, model=shared)

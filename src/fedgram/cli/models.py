@@ -20,7 +20,7 @@ from fedgram.client import Client
 from fedgram.data.schema import BACKBONE, Schema
 from fedgram.data.sources import Dataset, Vectors, load_vectors
 from fedgram.data.tables import is_table, read_tables
-from fedgram.deepening import Deep
+from fedgram.deepening import Deepened
 from fedgram.errors import ConfigError, DataError, MismatchError
 from fedgram.experiment import config as configuration
 from fedgram.experiment.sites import gridded
@@ -78,7 +78,7 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
         return shared.total.space, shared.total.classes
     if isinstance(shared, Model):
         return agreement(shared.network)
-    if isinstance(shared, Deep):
+    if isinstance(shared, Deepened):
         above = agreement(shared.model)
         return above and (shared.space, above[1])
     return (shared.space, shared.classes) if isinstance(shared, Linear | Network) else None
@@ -140,7 +140,7 @@ def _vectors(space: Space, source: str, schema: Path | None) -> Vectors:
 
 def _predicts(head: Any) -> bool:
     """Whether this is a model, with nothing missing."""
-    if isinstance(head, Deep):
+    if isinstance(head, Deepened):
         return _predicts(head.model)
     if isinstance(head, Network):  # where heads are personal, what is shared has none
         return len(head.theta) == head.shape.size

@@ -107,7 +107,7 @@ class Lift:
             f"a lift of {len(features)} samples to {self.width} features",
             "use a smaller width",
         )
-        signs = _signs(inputs.width, self.width, self.seed)
+        signs = signs_of(inputs.width, self.width, self.seed)
         rows = np.empty((len(features), space.width), features.values.dtype)
         rows[:, -1] = bias(inputs.unit, inputs.bound)
         activate = self._integers(inputs) if inputs.exact else self._floats(inputs)
@@ -122,7 +122,7 @@ class Lift:
         middle = len(table) // 2
 
         def activate(values: Array, signs: Array) -> Array:
-            projected = product(values, signs, inputs.bound, weight=len(signs))
+            projected = product(values, signs, inputs.bound)
             projected += middle
             return table.take(projected.astype(np.int64), mode="clip")  # the ends are the clip
 
@@ -150,7 +150,7 @@ def _table(activation: str, unit: float, bound: int, width: int) -> Array:
 
 
 @functools.lru_cache(maxsize=4)
-def _signs(inputs: int, width: int, seed: int) -> Array:
+def signs_of(inputs: int, width: int, seed: int) -> Array:
     """Return the public matrix of +1 and -1, (inputs, width), from Philox's raw stream."""
     generator = np.random.Philox(key=seed)
     words: Array = generator.random_raw(-(-inputs * width // 64))

@@ -86,9 +86,9 @@ class Block:
         """Return the mix in stored units, before it is rounded."""
         bound = lifted.space.bound
         if bound:
-            inner = product(lifted.values, self.down, bound)
-            most = bound * int(np.abs(self.down.astype(np.int64)).sum(axis=0).max(initial=0))
-            mixed = product(inner, self.up, most).astype(np.float64, copy=False)
+            down, up = _longest(self.down), _longest(self.up)
+            inner = product(lifted.values, self.down, bound, longest=down)
+            mixed = product(inner, self.up, bound * down, longest=up).astype(np.float64, copy=False)
         else:
             with steady():
                 mixed = lifted.values @ self.down.astype(np.float64) @ self.up.astype(np.float64)
@@ -192,6 +192,11 @@ def rounded(matrix: Floats) -> tuple[Array, int]:
     most = 2 ** (SOLVED_BITS - 1) - 1
     steps = np.clip(np.rint(np.ldexp(matrix, places)), -most, most)
     return steps.astype(np.int16), places
+
+
+def _longest(matrix: Array) -> int:
+    """Return the largest sum of a column's magnitudes."""
+    return int(np.abs(matrix.astype(np.int64)).sum(axis=0).max(initial=0))
 
 
 def _finer(features: Features) -> Features:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgram.client import Client
-from fedgram.deepening import Deep, Deepening
+from fedgram.deepening import Deepened, Deepening
 from fedgram.federation import Federation
 from fedgram.heads import Linear, Predictor
 
@@ -24,14 +24,14 @@ class DeepAFL(Deepening):
     the first of which is `afl`.
     """
 
-    def fit(self, federation: Federation) -> Iterator[Deep]:
+    def fit(self, federation: Federation) -> Iterator[Deepened]:
         below = self.start(federation)
         for head, deeper in self.deeper(federation, below):
-            yield Deep(below=below, model=head)
+            yield Deepened(below=below, model=head)
             below = deeper
         total = federation.sum(self.statistics, below)
-        yield Deep(below=below, model=Linear.of(total, ridge=self.ridge))
+        yield Deepened(below=below, model=Linear.of(total, ridge=self.ridge))
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        deep: Deep = shared
+        deep: Deepened = shared
         return deep

@@ -1,0 +1,140 @@
+"""Filters of a layer from the summed statistics of its patches, in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy.linalg
+
+from fedgram import work
+from fedgram.deep.stack import GRID, Solved
+from fedgram.errors import SolveError
+from fedgram.exact import EXACT_UP_TO, FLOAT32
+from fedgram.features.grid import bias
+from fedgram.features.lift import signs_of
+from fedgram.layers import Layer
+from fedgram.samples import Floats
+from fedgram.solve import square, steady
+from fedgram.stats import Statistics
+
+Kind = Literal["principal", "whitened", "position", "shared", "backward", "random", "none"]
+Scaling = Literal["rms", "length", "none"]
+LABELED: tuple[Kind, ...] = ("position", "shared", "backward")
+LARGEST = 2**11 - 1  # of a filter's integers: 12 bits with the sign
+_WIDEST_SHIFT = 100
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Moments:
+    """Mean and second moments of patches, constant apart, in the units they are stored in."""
+
+    gram: Floats
+    count: int
+    constant: int
+
+    @classmethod
+    def of(cls, total: Statistics) -> Moments:
+        """Read them off a total, whose last feature is the constant."""
+        if total.count <= 0:
+            raise SolveError(f"nothing to solve: the total holds {total.count} samples")
+        return cls(
+            gram=square(total.gram, total.space.width),
+            count=total.count,
+            constant=bias(total.space.unit, total.space.bound),
+        )
+
+    @property
+    def mean(self) -> Floats:
+        """Mean patch."""
+        mean: Floats = self.gram[:-1, -1] / (self.constant * self.count)
+        return mean
+
+    @property
+    def covariance(self) -> Floats:
+        """Covariance of patches."""
+        mean = self.mean
+        covariance: Floats = self.gram[:-1, :-1] / self.count - np.outer(mean, mean)
+        return covariance
+
+    def rms(self, filters: Floats) -> Floats:
+        """Return the root mean square of what each filter makes of all patches."""
+        with steady():
+            squares = np.einsum("ij,ij->j", filters, self.gram @ filters) / self.count
+        rms: Floats = np.sqrt(np.maximum(squares, 0))
+        return rms
+
+    def centered(self, filters: Floats) -> Floats:
+        """Return the filters with the entry for the constant that makes their mean zero."""
+        offset = -(self.mean @ filters) / self.constant
+        return np.vstack([filters, offset])
+
+
+def solve(
+    total: Statistics, layer: Layer, kind: Kind, *, ridge: float, scaling: Scaling, seed: int
+) -> Solved:
+    """Return the layer with filters of this kind, on the public grid."""
+    moments = Moments.of(total)
+    if kind in LABELED:
+        filters = total.solve(ridge * total.count) * total.space.unit
+    elif kind == "random":
+        signs = signs_of(len(moments.gram) - 1, layer.channels, seed).astype(np.float64)
+        filters = moments.centered(signs)
+    else:
+        axes, variances = _axes(moments.covariance)
+        if kind == "principal":
+            filters = moments.centered(_both_signs(axes, layer.channels))
+        else:
+            scaled = axes / np.sqrt(variances + ridge * variances.mean())
+            signs = signs_of(scaled.shape[1], layer.channels, seed)
+            filters = moments.centered(scaled @ signs)
+    return rounded(filters, layer, moments, scaling, total.space.bound)
+
+
+def rounded(
+    filters: Floats, layer: Layer, moments: Moments, scaling: Scaling, bound: int
+) -> Solved:
+    """Return a layer whose outputs are of about unit size, its filters on the public grid.
+
+    Each filter has the largest power of two for which its integers have 12 bits and no sum of its
+    products, in any order, leaves what float32 holds exactly.
+    """
+    if scaling == "length":
+        length = np.sqrt(np.einsum("ij,ij->j", filters[:-1], filters[:-1]))
+        filters = filters / np.where(length > 0, length, 1.0)
+    size = moments.rms(filters)
+    if scaling != "rms":
+        size = np.full_like(size, np.sqrt(np.mean(size**2)))
+    step = GRID.step if bound else 1.0
+    scaled = filters / np.where(size > 0, size * step, 1.0)
+    largest, length = np.abs(scaled).max(axis=0), np.abs(scaled).sum(axis=0)
+    # Rounding adds up to a half to each entry.
+    room = EXACT_UP_TO[FLOAT32] / max(1, bound) - len(scaled) / 2
+    fits = np.minimum(
+        LARGEST / np.where(largest > 0, largest, 1.0), room / np.where(length > 0, length, 1.0)
+    )
+    shifts = np.clip(np.floor(np.log2(fits)), -_WIDEST_SHIFT, _WIDEST_SHIFT).astype(np.int8)
+    whole = np.rint(np.ldexp(scaled, shifts.astype(np.int32)))
+    return Solved(text=str(layer), filters=whole.astype(np.int16), shifts=shifts)
+
+
+def _axes(covariance: Floats) -> tuple[Floats, Floats]:
+    """Return principal axes and variances, the largest first; the largest entry is positive."""
+    width = len(covariance)
+    work.count(9 * width**3)
+    with steady():
+        variances, axes = scipy.linalg.eigh(covariance, check_finite=False)
+    axes, variances = axes[:, ::-1], np.maximum(variances[::-1], 0)
+    lead = axes[np.abs(axes).argmax(axis=0), np.arange(width)]
+    return axes * np.where(lead < 0, -1.0, 1.0), variances
+
+
+def _both_signs(axes: Floats, channels: int) -> Floats:
+    """Return the leading axes with both signs, as many as there are channels.
+
+    Where there are fewer axes than that, they are repeated: the channels are there, but tell
+    nothing new.
+    """
+    pairs = np.stack([axes, -axes], axis=2).reshape(len(axes), -1)
+    return pairs[:, np.arange(channels) % pairs.shape[1]]
