@@ -10,18 +10,53 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.linalg import blas
 
 from fedgram import codec, work
 from fedgram.errors import MismatchError
+from fedgram.exact import multiplied
 from fedgram.features.lift import Lift
 from fedgram.samples import Array, Features, Floats, Integers, Samples, Space
 from fedgram.solve import steady
 
 _ROWS_AT_A_TIME = 8192  # bounds the float copy of the features
+
+
+class Architecture(Protocol):
+    """The layers of a network over one flat vector of parameters, the head's at its end."""
+
+    @property
+    def classes(self) -> int:
+        """Number of scores."""
+
+    @property
+    def hidden(self) -> int:
+        """Width of what is trained below the head; 0 where nothing is."""
+
+    @property
+    def base(self) -> int:
+        """Number of parameters below the head."""
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+
+    def layers(self, theta: Array) -> list[Array]:
+        """Return views of the layers, the head last: what it sees and a constant by classes."""
+
+    def start(self, dtype: Any, seed: int = 0) -> Array:
+        """Return the public start."""
+
+    def logits(self, theta: Array, rows: Rows) -> Array:
+        """Return one row of scores per sample."""
+
+    def backward(
+        self, theta: Array, rows: Rows, *, into: Array, scale: float, keep: float = 0.0
+    ) -> None:
+        """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself."""
 
 
 @codec.register
@@ -70,6 +105,42 @@ class Shape:
             theta[: self.base] = rng.standard_normal(self.base) * np.sqrt(2 / self.width)
         return theta
 
+    def represent(self, theta: Array, rows: Rows) -> Array:
+        """Return what the head sees of each row: the hidden layer and a constant, or the features.
+
+        Features are left in stored integers; multiply by the unit.
+        """
+        if not self.hidden:
+            return rows.values
+        hidden = multiplied(rows.values, self.layers(theta)[0], rows.unit)
+        inside = np.empty((len(rows), self.depth), hidden.dtype)
+        np.maximum(hidden, 0, out=inside[:, :-1])
+        inside[:, -1] = 1
+        return inside
+
+    def logits(self, theta: Array, rows: Rows) -> Array:
+        """Return one row of scores per sample."""
+        unit = 1.0 if self.hidden else rows.unit
+        return multiplied(self.represent(theta, rows), self.layers(theta)[-1], unit)
+
+    def backward(
+        self, theta: Array, rows: Rows, *, into: Array, scale: float, keep: float = 0.0
+    ) -> None:
+        """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself.
+
+        The gradient is that of the mean cross-entropy of the rows at `theta`.
+        """
+        inside = self.represent(theta, rows)
+        unit = 1.0 if self.hidden else rows.unit
+        head = self.layers(theta)[-1]
+        residual = errors(multiplied(inside, head, unit), rows.codes)
+        layers = self.layers(into)
+        if self.hidden:
+            below = multiplied(residual, head[:-1].T, 1.0)  # before the head may change
+            below *= inside[:, :-1] > 0
+            _outer(rows.values, below, layers[0], scale * rows.unit, keep)
+        _outer(inside, residual, layers[-1], scale * unit, keep)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
@@ -115,26 +186,6 @@ def descending() -> Iterator[None]:
         yield
 
 
-def represent(shape: Shape, theta: Array, rows: Rows) -> Array:
-    """Return what the head sees of each row: the hidden layer and a constant, or the features.
-
-    Features are left in stored integers; multiply by the unit.
-    """
-    if not shape.hidden:
-        return rows.values
-    hidden = product(rows.values, shape.layers(theta)[0], rows.unit)
-    inside = np.empty((len(rows), shape.depth), hidden.dtype)
-    np.maximum(hidden, 0, out=inside[:, :-1])
-    inside[:, -1] = 1
-    return inside
-
-
-def logits(shape: Shape, theta: Array, rows: Rows) -> Array:
-    """Return one row of scores per sample."""
-    unit = 1.0 if shape.hidden else rows.unit
-    return product(represent(shape, theta, rows), shape.layers(theta)[-1], unit)
-
-
 def softmax(scores: Array) -> Array:
     """Turn scores into probabilities, in place.
 
@@ -158,35 +209,16 @@ def errors(scores: Array, codes: Integers) -> Array:
     return residual
 
 
-def loss(shape: Shape, theta: Array, rows: Rows) -> float:
+def loss(shape: Architecture, theta: Array, rows: Rows) -> float:
     """Return the mean cross-entropy."""
-    chances = softmax(logits(shape, theta, rows))[np.arange(len(rows)), rows.codes]
+    chances = softmax(shape.logits(theta, rows))[np.arange(len(rows)), rows.codes]
     return float(-np.log(np.maximum(chances, np.finfo(chances.dtype).tiny)).mean())
 
 
-def backward(
-    shape: Shape, theta: Array, rows: Rows, *, into: Array, scale: float, keep: float = 0.0
-) -> None:
-    """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself.
-
-    The gradient is that of the mean cross-entropy of the rows at `theta`.
-    """
-    inside = represent(shape, theta, rows)
-    unit = 1.0 if shape.hidden else rows.unit
-    head = shape.layers(theta)[-1]
-    residual = errors(product(inside, head, unit), rows.codes)
-    layers = shape.layers(into)
-    if shape.hidden:
-        below = product(residual, head[:-1].T, 1.0)  # before the head may change
-        below *= inside[:, :-1] > 0
-        _outer(rows.values, below, layers[0], scale * rows.unit, keep)
-    _outer(inside, residual, layers[-1], scale * unit, keep)
-
-
-def gradient(shape: Shape, theta: Array, rows: Rows) -> Array:
+def gradient(shape: Architecture, theta: Array, rows: Rows) -> Array:
     """Return the gradient of the mean cross-entropy."""
     into = np.zeros_like(theta)
-    backward(shape, theta, rows, into=into, scale=1.0)
+    shape.backward(theta, rows, into=into, scale=1.0)
     return into
 
 
@@ -210,7 +242,7 @@ class Descent:
 
     def __call__(
         self,
-        shape: Shape,
+        shape: Architecture,
         theta: Array,
         rows: Rows,
         rng: np.random.Generator,
@@ -231,11 +263,11 @@ class Descent:
             step = np.empty_like(theta) if mask is not None else None
             for batch in rows.batches(self.batch, self.epochs, rng):
                 if step is None:
-                    backward(shape, theta, batch, into=theta, scale=-self.rate, keep=keep)
+                    shape.backward(theta, batch, into=theta, scale=-self.rate, keep=keep)
                     if constant is not None:
                         theta -= constant
                     continue
-                backward(shape, theta, batch, into=step, scale=self.rate)
+                shape.backward(theta, batch, into=step, scale=self.rate)
                 step += (1.0 - keep) * theta
                 if constant is not None:
                     step += constant
@@ -274,7 +306,7 @@ class Network:
     """
 
     theta: Array
-    shape: Shape
+    shape: Architecture
     space: Space
     classes: tuple[str, ...]
     lift: Lift = Lift()
@@ -294,28 +326,10 @@ class Network:
                 values = lifted.values[part].astype(self.theta.dtype)
                 codes = np.zeros(len(values), np.int64)
                 rows = Rows(values=values, codes=codes, unit=self.space.unit)
-                scores[part] = logits(self.shape, self.theta, rows)
+                scores[part] = self.shape.logits(self.theta, rows)
             if self.offset.size:
                 scores += self.offset @ self.shape.layers(self.theta)[-1]
         return scores
-
-
-def product(left: Array, right: Array, scale: float) -> Array:
-    """Return ``scale * left @ right`` in C order; either may be a transposed view."""
-    gemm = blas.sgemm if left.dtype == np.float32 else blas.dgemm
-    work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
-    # BLAS works in Fortran order: right' left' there is left right in C order. An operand that is
-    # contiguous the other way round is passed transposed instead of copied.
-    first, second = right.T, left.T
-    flip_first, flip_second = not first.flags.f_contiguous, not second.flags.f_contiguous
-    result: Array = gemm(
-        scale,
-        first.T if flip_first else first,
-        second.T if flip_second else second,
-        trans_a=flip_first,
-        trans_b=flip_second,
-    )
-    return result.T
 
 
 def _outer(left: Array, right: Array, into: Array, scale: float, keep: float) -> None:

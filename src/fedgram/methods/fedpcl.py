@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedgram.client import Client
 from fedgram.errors import ConfigError
+from fedgram.exact import multiplied
 from fedgram.federation import Federation
 from fedgram.heads import Predictor, Restricted
-from fedgram.network import Rows, descending, errors, product
+from fedgram.network import Rows, descending, errors
 from fedgram.samples import Array
 from fedgram.training import Model, Training, keep, recalled, repeatable
 from fedgram.weighted import Weighted
@@ -39,6 +40,8 @@ class FedPCL(Training):
     peers
         Number of peers whose prototypes are sent to all; 0 for none.
     """
+
+    any_layers: ClassVar[bool] = False
 
     hidden: int = 128
     temperature: float = 0.07
@@ -96,8 +99,8 @@ class FedPCL(Training):
         prototypes = self._sets(model, known.mean(otherwise=model.more["prototypes"]))
         # The length of a projected sample does not change which prototype it is most like.
         with descending():
-            weights = product(projection, prototypes.T.astype(projection.dtype), 1.0)
-        linear = replace(model.shape, hidden=0)
+            weights = multiplied(projection, prototypes.T.astype(projection.dtype), 1.0)
+        linear = replace(model.plain, hidden=0)
         network = replace(model.network, theta=weights.reshape(-1), shape=linear)
         return Restricted(model=network, present=self._sets(model, known.weight)[:, 0] > 0)
 
@@ -106,20 +109,20 @@ class FedPCL(Training):
         kept = recalled(client, model).get("projection")
         if kept is not None:
             return np.array(kept)
-        return model.shape.layers(model.shape.start(model.theta.dtype))[0]
+        return model.plain.layers(model.plain.start(model.theta.dtype))[0]
 
     def _prototypes(self, model: Model, projection: Array, rows: Rows) -> Weighted:
-        onehot = np.zeros((model.shape.classes, len(rows)), projection.dtype)
+        onehot = np.zeros((model.plain.classes, len(rows)), projection.dtype)
         onehot[rows.codes, np.arange(len(rows))] = 1
         with descending():
             inside, _ = _projected(projection, rows)
-            sums = product(onehot, inside, 1.0)
+            sums = multiplied(onehot, inside, 1.0)
         counts = np.bincount(rows.codes, minlength=len(sums))
         means = sums / np.maximum(counts, 1)[:, None]
         return self.weighted(means.reshape(-1), np.repeat((counts > 0) * 1, self.hidden))
 
     def _sets(self, model: Model, flat: Array) -> Array:
-        return flat.reshape(model.shape.classes, self.hidden)
+        return flat.reshape(model.plain.classes, self.hidden)
 
     def _trained(self, client: Client, model: Model, rows: Rows, rng: np.random.Generator) -> Array:
         projection = self._start_of(client, model)
@@ -133,18 +136,18 @@ class FedPCL(Training):
                     slope += self._drawn(inside, batch, peer) / len(peers)
                 slope -= inside * np.sum(slope * inside, axis=1, keepdims=True)
                 slope /= lengths
-                projection -= model.rate * product(batch.values.T, slope, batch.unit)
+                projection -= model.rate * multiplied(batch.values.T, slope, batch.unit)
         return projection
 
     def _drawn(self, inside: Array, batch: Rows, prototypes: Array) -> Array:
         """Return the gradient of the contrastive loss with respect to the projected samples."""
-        residual = errors(product(inside, prototypes.T, 1 / self.temperature), batch.codes)
-        return product(residual, prototypes, 1 / self.temperature)
+        residual = errors(multiplied(inside, prototypes.T, 1 / self.temperature), batch.codes)
+        return multiplied(residual, prototypes, 1 / self.temperature)
 
 
 def _projected(projection: Array, rows: Rows) -> tuple[Array, Array]:
     """Return projected rows of length one, and their lengths before."""
-    inside = product(rows.values, projection, rows.unit)
+    inside = multiplied(rows.values, projection, rows.unit)
     lengths = np.maximum(np.linalg.norm(inside, axis=1, keepdims=True), 1e-12)
     inside /= lengths
     return inside, lengths.astype(inside.dtype)
