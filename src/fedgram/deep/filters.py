@@ -86,9 +86,9 @@ def solve(
         if kind == "principal":
             filters = moments.centered(_both_signs(axes, layer.channels))
         else:
-            scaled = axes / np.sqrt(variances + ridge * variances.mean())
-            signs = signs_of(scaled.shape[1], layer.channels, seed)
-            filters = moments.centered(scaled @ signs)
+            spread = np.sqrt(variances + ridge * variances.mean())
+            scaled = axes / np.where(spread > 0, spread, 1.0)
+            filters = moments.centered(scaled @ signs_of(len(axes), layer.channels, seed))
     sizes = _sizes(filters, moments, scaling) * (GRID.step if total.space.exact else 1.0)
     return rounded(filters, layer, sizes, total.space.bound)
 
