@@ -8,7 +8,6 @@ network reads the same description.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -215,17 +214,6 @@ def shapes(layers: Sequence[Layer], maps: Maps) -> list[Maps]:
     return found
 
 
-def pictured(maps: Maps) -> str:
-    """Return the name, as of a backbone, of pixels taken as they are.
-
-    Examples
-    --------
-    >>> pictured(Maps(height=28, width=28, channels=1))
-    'image 28x28x1'
-    """
-    return f"image {maps}"
-
-
 def maps_of(space: Space, image: Sequence[int] = ()) -> Maps:
     """Return the shape of features as a network sees them: without the constant.
 
@@ -242,7 +230,7 @@ def maps_of(space: Space, image: Sequence[int] = ()) -> Maps:
     Maps(height=1, width=1, channels=64)
     """
     width = space.width - 1
-    known = tuple(image) or _pixels(space)
+    known = tuple(image) or space.image
     if not known:
         return Maps(channels=width)
     if len(known) != 3 or min(known) < 1 or math.prod(known) != width:
@@ -251,17 +239,6 @@ def maps_of(space: Space, image: Sequence[int] = ()) -> Maps:
             f"{width}, the number of features"
         )
     return Maps(height=known[0], width=known[1], channels=known[2])
-
-
-def _pixels(space: Space) -> tuple[int, ...]:
-    """Return height, width and channels of features that are pixels; nothing for others."""
-    if space.width != space.inputs + 1:  # lifted
-        return ()
-    if found := re.fullmatch(r"image (\d+)x(\d+)x(\d+)", space.backbone):
-        return tuple(map(int, found.groups()))
-    if found := re.match(r"pixels:(\d+)\b", space.backbone):  # cells of an image, in color
-        return (int(found[1]), int(found[1]), 3)
-    return ()
 
 
 def _layer(words: list[str], text: str) -> Layer:

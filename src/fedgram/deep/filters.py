@@ -86,37 +86,55 @@ def solve(
         if kind == "principal":
             filters = moments.centered(_both_signs(axes, layer.channels))
         else:
-            scaled = axes / np.sqrt(variances + ridge * variances.mean())
-            signs = signs_of(scaled.shape[1], layer.channels, seed)
-            filters = moments.centered(scaled @ signs)
-    return rounded(filters, layer, moments, scaling, total.space.bound)
+            spread = np.sqrt(variances + ridge * variances.mean())
+            scaled = axes / np.where(spread > 0, spread, 1.0)
+            filters = moments.centered(scaled @ signs_of(len(axes), layer.channels, seed))
+    sizes = _sizes(filters, moments, scaling) * (GRID.step if total.space.exact else 1.0)
+    return rounded(filters, layer, sizes, total.space.bound)
 
 
-def rounded(
-    filters: Floats, layer: Layer, moments: Moments, scaling: Scaling, bound: int
-) -> Solved:
-    """Return a layer whose outputs are of about unit size, its filters on the public grid.
+def rounded(filters: Floats, layer: Layer, sizes: Floats, bound: int) -> Solved:
+    """Return a layer whose filters are divided by `sizes` and put on the public grid.
 
     Each filter has the largest power of two for which its integers have 12 bits and no sum of its
-    products, in any order, leaves what float32 holds exactly.
+    products with integers up to `bound`, in any order, leaves what float32 holds exactly.
     """
-    if scaling == "length":
-        length = np.sqrt(np.einsum("ij,ij->j", filters[:-1], filters[:-1]))
-        filters = filters / np.where(length > 0, length, 1.0)
-    size = moments.rms(filters)
-    if scaling != "rms":
-        size = np.full_like(size, np.sqrt(np.mean(size**2)))
-    step = GRID.step if bound else 1.0
-    scaled = filters / np.where(size > 0, size * step, 1.0)
+    scaled = filters / sizes
     largest, length = np.abs(scaled).max(axis=0), np.abs(scaled).sum(axis=0)
     # Rounding adds up to a half to each entry.
     room = EXACT_UP_TO[FLOAT32] / max(1, bound) - len(scaled) / 2
-    fits = np.minimum(
-        LARGEST / np.where(largest > 0, largest, 1.0), room / np.where(length > 0, length, 1.0)
-    )
-    shifts = np.clip(np.floor(np.log2(fits)), -_WIDEST_SHIFT, _WIDEST_SHIFT).astype(np.int8)
+    with np.errstate(divide="ignore"):  # a filter of zeros fits with any power
+        fits = np.log2(np.minimum(LARGEST / largest, room / length))
+    shifts = np.clip(np.floor(fits), -_WIDEST_SHIFT, _WIDEST_SHIFT).astype(np.int8)
     whole = np.rint(np.ldexp(scaled, shifts.astype(np.int32)))
-    return Solved(text=str(layer), filters=whole.astype(np.int16), shifts=shifts)
+    return Solved(text=str(layer), filters=whole.astype(np.int16), shifts=shifts, sizes=sizes)
+
+
+def pulled(
+    own: Statistics, shared: Solved, layer: Layer, *, ridge: float, strength: float
+) -> Solved:
+    """Return a client's own layer: its ridge regression, pulled towards the shared filters.
+
+    Both weights count for each patch. Sizes are the shared ones, so that a strong pull leaves the
+    layer as it is shared.
+    """
+    unit, weight = own.space.unit, ridge * own.count + strength
+    towards = shared.real() * shared.sizes / unit * (strength / weight)
+    filters = own.solve(weight, towards=towards) * unit
+    return rounded(filters, layer, shared.sizes, own.space.bound)
+
+
+def _sizes(filters: Floats, moments: Moments, scaling: Scaling) -> Floats:
+    """Return what to divide filters by so that their outputs are of about unit size."""
+    length = np.ones(filters.shape[1])
+    if scaling == "length":
+        length = np.sqrt(np.einsum("ij,ij->j", filters[:-1], filters[:-1]))
+        length[length == 0] = 1.0
+    rms = moments.rms(filters / length)
+    if scaling != "rms":
+        rms = np.full_like(rms, np.sqrt(np.mean(rms**2)))
+    sizes: Floats = length * np.where(rms > 0, rms, 1.0)
+    return sizes
 
 
 def _axes(covariance: Floats) -> tuple[Floats, Floats]:

@@ -158,9 +158,8 @@ class Layered:
             return read(self.layers)
         return read(FOR_IMAGES if maps_of(space, self.image or ()).places > 1 else FOR_VECTORS)
 
-    def solved(self, federation: Federation) -> tuple[Stack, tuple[str, ...]]:
+    def solved(self, federation: Federation, census: Census) -> tuple[Stack, tuple[str, ...]]:
         """Solve the hidden layers; return them with the digests of their totals."""
-        census = federation.sum(self.census)
         stack, origins = self.start(census.space), []
         for _ in self.hidden(census.space):
             task = {"stack": stack, "codes": self.codes(stack, census.classes)}
@@ -188,8 +187,9 @@ class Layered:
             space=total.space,
             classes=total.classes,
             lift=self.lift,
+            origin=total.digest(),
         )
-        return Deep(stack=stack, head=head, origins=(*origins, total.digest()))
+        return Deep(stack=stack, head=head, origins=(*origins, head.origin))
 
     # What a client makes of its samples
 

@@ -33,11 +33,14 @@ class Solved:
         Inputs of a patch, constant included, by channels; integers.
     shifts
         A channel's output is its integer sum divided by two to the power of this, rounded.
+    sizes
+        What the filters were divided by, as they were solved, to make outputs of unit size.
     """
 
     text: str
     filters: Array
     shifts: Array
+    sizes: Floats
 
     @functools.cached_property
     def layer(self) -> Layer:
@@ -86,8 +89,8 @@ class Solved:
 @functools.cache
 def _table(activation: str) -> Array:
     """Return the activation of every level of the grid, on the grid."""
-    levels = np.arange(-GRID.bound, GRID.bound + 1)
-    table: Array = GRID.levels(ACTIVATIONS[activation](levels * GRID.step))
+    levels: Floats = np.arange(-GRID.bound, GRID.bound + 1) * np.float64(GRID.step)
+    table: Array = GRID.levels(ACTIVATIONS[activation](levels))
     return table
 
 

@@ -24,7 +24,7 @@ class FedACnnL(Layered):
     """
 
     def fit(self, federation: Federation) -> Iterator[Deep]:
-        stack, origins = self.solved(federation)
+        stack, origins = self.solved(federation, federation.sum(self.census))
         yield self.headed(stack, federation.sum(self.head_statistics, stack), origins)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
