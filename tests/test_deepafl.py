@@ -5,11 +5,13 @@ import itertools
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import InProcess, codec
 from fedgram.checks.federations import dealt, digits, federated, trainable
+from fedgram.cli import main
 from fedgram.deepening import Deepened, deepened, mixing
 from fedgram.errors import ConfigError, MismatchError, SolveError
 from fedgram.experiment.runner import run
@@ -339,3 +341,36 @@ def test_random_features_stand_beside_their_inputs():
     both = beside(rows, lift)
     assert np.array_equal(both.values[:, :65], rows.values)
     assert np.array_equal(both.values[:, 65:], lift(rows).values)
+
+
+def test_files_of_deep_models_personalize_and_predict(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 5))
+    np.savez("own.npz", x=x, y=(x[:, 0] * x[:, 1] > 0).astype(int))
+
+    def fedgram(*words):
+        done = CliRunner().invoke(main, list(words))
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    for name in ("deepafl", "deepafl-apfl", "deepafl-fedhip"):
+        small = [f"method.{name}.blocks=1", f"method.{name}.width=8", "data.clients=3"]
+        settings = [word for text in ("data.source=own.npz", *small) for word in ("-s", text)]
+        fedgram("run", "-m", name, *settings, "--out", name)
+        (shared,) = (tmp_path / name).rglob("shared.safetensors")
+        fedgram("personalize", str(shared), "own.npz", "-o", f"{name}.safetensors")
+        text = fedgram("predict", f"{name}.safetensors", "own.npz", "-o", f"{name}.csv")
+        assert len((tmp_path / f"{name}.csv").read_text().splitlines()) == 61, text
+
+
+def test_a_total_is_no_model_however_deep(tmp_path):
+    everybody = dealt(clients=2)
+    result = run(DeepAFLFedHiP(**SMALL, top=FedHiP(solver="client")), everybody, private=True)
+    codec.save(tmp_path / "shared.safetensors", result.shared)
+    np.savez(tmp_path / "new.npz", x=np.ones((1, 64)), y=[0])
+    done = CliRunner().invoke(
+        main, ["predict", str(tmp_path / "shared.safetensors"), str(tmp_path / "new.npz")]
+    )
+    assert done.exit_code == 3
+    assert "holds a Deepened, not a model that predicts" in done.stderr

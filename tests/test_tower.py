@@ -325,7 +325,7 @@ def test_methods_of_one_hidden_layer_say_so(name):
 
 
 def test_vectors_have_no_convolutions():
-    method = dataclasses.replace(short("fedavg"), image=None)
+    method = dataclasses.replace(short("fedavg"), image=())
     with pytest.raises(ConfigError, match="needs images"):
         run(method, everybody())
 

@@ -57,11 +57,9 @@ class Tower:
     classes: int
 
     @classmethod
-    def of(
-        cls, text: str, space: Space, classes: int, image: tuple[int, int, int] | None = None
-    ) -> Tower:
+    def of(cls, text: str, space: Space, classes: int, image: tuple[int, ...] = ()) -> Tower:
         """Return the network for features of a space; layers that do not fit are refused."""
-        maps = maps_of(space, image or ())
+        maps = maps_of(space, image)
         shapes(read(text), maps)
         require_torch()
         return cls(text=text, image=(maps.height, maps.width, maps.channels), classes=classes)

@@ -127,7 +127,7 @@ class Training:
     participation: float = 1.0
     hidden: int = 0
     layers: str = ""
-    image: tuple[int, int, int] | None = None
+    image: tuple[int, ...] = ()
     precision: Literal["single", "double"] = "single"
     lift: Lift = Lift()
 
