@@ -374,3 +374,12 @@ def test_a_total_is_no_model_however_deep(tmp_path):
     )
     assert done.exit_code == 3
     assert "holds a Deepened, not a model that predicts" in done.stderr
+
+
+@pytest.mark.parametrize("kind", [DeepAFL, DeepAFLAPFL, DeepAFLFedHiP])
+def test_secure_sums_give_the_same_bytes(kind):
+    pytest.importorskip("cryptography")
+    method, everybody = kind(**SMALL), dealt(clients=4)
+    secure, private = run(method, everybody, threshold=0.6), run(method, everybody, private=True)
+    assert secure.shared_digest == private.shared_digest
+    assert secure.model_digest == private.model_digest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import scipy.linalg
@@ -20,6 +20,7 @@ from fedgram.features.lift import Lift
 from fedgram.features.residual import Block, Residual, beside, beside_space
 from fedgram.federation import Federation, Reply, Step, Tailored, Total, provenance, step_name
 from fedgram.heads import Linear, Predictor, require_space
+from fedgram.method import Method
 from fedgram.samples import Features, Floats, Samples, Space
 from fedgram.solve import require_ridge, ridge_solve, square, steady
 from fedgram.stats import Opening, Statistics
@@ -201,14 +202,6 @@ def mixing(gram: Floats, left: Floats, head: Floats, ridge: float) -> Floats:
     return down
 
 
-class _Method(Protocol):
-    """A method, as far as one on top needs to be."""
-
-    def fit(self, federation: Federation) -> Iterator[Any]: ...
-
-    def personalize(self, client: Client, shared: Any) -> Predictor: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class OnTop(Deepening):
     """Another method on top of deep features: a subclass says which, by the type of `top`.
@@ -226,7 +219,8 @@ class OnTop(Deepening):
         below = self.start(federation)
         for _, deeper in self.deeper(federation, below):
             below = deeper
-        for shared in self._top.fit(_Elevated(self, federation, below)):
+        top: Method = self.top
+        for shared in top.fit(_Elevated(self, federation, below)):
             yield _raised(below, shared)
 
     def above(self, client: Client, ask: Above) -> Any:
@@ -237,13 +231,9 @@ class OnTop(Deepening):
     def personalize(self, client: Client, shared: Any) -> Predictor:
         """Return the model that the method on top makes of deep features."""
         deep: Deepened = shared
-        own = self._top.personalize(deepened(client, deep.below), deep.model)
+        top: Method = self.top
+        own = top.personalize(deepened(client, deep.below), deep.model)
         return Deepened(below=deep.below, model=own)
-
-    @property
-    def _top(self) -> _Method:
-        top: _Method = self.top
-        return top
 
 
 class _Elevated:
