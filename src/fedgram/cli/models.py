@@ -20,6 +20,8 @@ from fedgram.client import Client
 from fedgram.data.schema import BACKBONE, Schema
 from fedgram.data.sources import Dataset, Vectors, load_vectors
 from fedgram.data.tables import is_table, read_tables
+from fedgram.deep.network import Deep
+from fedgram.deep.personal import Pull
 from fedgram.errors import ConfigError, DataError, MismatchError
 from fedgram.experiment import config as configuration
 from fedgram.experiment.sites import gridded
@@ -77,7 +79,9 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
         return shared.total.space, shared.total.classes
     if isinstance(shared, Model):
         return agreement(shared.network)
-    return (shared.space, shared.classes) if isinstance(shared, Linear | Network) else None
+    if isinstance(shared, Pull):
+        return agreement(shared.model)
+    return (shared.space, shared.classes) if isinstance(shared, Linear | Network | Deep) else None
 
 
 @main.command()
@@ -101,7 +105,9 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
         head = head.shared  # a shared head predicts too
     if isinstance(head, Model):
         head = head.network
-    if not isinstance(head, Linear | Blend | Restricted | Network) or not _complete(head):
+    if isinstance(head, Pull):
+        head = head.model
+    if not isinstance(head, Linear | Blend | Restricted | Network | Deep) or not _complete(head):
         raise DataError(
             f"{model}: holds a {type(head).__name__}, not a model that predicts; use what "
             "'fedgram personalize' wrote"
