@@ -7,6 +7,7 @@ from fedgram import codec
 from fedgram.checks.federations import dealt, digits, federated, trainable
 from fedgram.data.plan import Plan
 from fedgram.data.sources import load, load_vectors
+from fedgram.deep import network
 from fedgram.deep.network import Layered
 from fedgram.deep.personal import STRENGTHS, LeaveOneOut, Profiles, blocks_of_classes, nearest
 from fedgram.deep.stack import Stack
@@ -35,6 +36,7 @@ def test_every_layers_total_is_the_same_for_any_partition_and_batch(kind, monkey
     found = []
     for partition, clients, batch in (("iid", 1, 500), ("dirichlet", 7, 3), ("classes", 20, 64)):
         monkeypatch.setattr(Stack, "affordable", lambda _, batch=batch: batch)
+        monkeypatch.setattr(network, "affordable", lambda *_, batch=batch: batch + 1)
         result = fedacnnl({"filters": kind}, partition=partition, clients=clients)
         found.append((*result.shared.origins, result.model_digest))
     assert len(set(found)) == 1
