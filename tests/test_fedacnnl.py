@@ -11,7 +11,7 @@ from fedgram.deep import network
 from fedgram.deep.network import Layered
 from fedgram.deep.personal import STRENGTHS, LeaveOneOut, Profiles, blocks_of_classes, nearest
 from fedgram.deep.stack import Stack
-from fedgram.errors import ConfigError
+from fedgram.errors import ConfigError, MemoryLimitError
 from fedgram.experiment.runner import run
 from fedgram.experiment.sites import sites
 from fedgram.features.grid import Grid
@@ -100,6 +100,12 @@ def test_without_a_grid_partitions_agree_up_to_rounding():
 )
 def test_wrong_settings_are_refused_by_name(settings, cause):
     with pytest.raises(ConfigError, match=cause):
+        run(make("fedacnnl", settings), dealt(clients=2))
+
+
+def test_a_head_that_would_not_fit_is_refused_before_anything_is_solved():
+    settings = {"image": [8, 8, 1], "layers": "conv 90000 3x3 pad 1"}
+    with pytest.raises(MemoryLimitError, match=r"outputs of 8x8x90000 needs .* use more pooling"):
         run(make("fedacnnl", settings), dealt(clients=2))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import codec
+from fedgram import codec, memory
 from fedgram.client import Client
 from fedgram.deep import filters
 from fedgram.deep.encoding import codes_seed, table
@@ -146,7 +146,12 @@ class Layered:
     def start(self, space: Space) -> Stack:
         """Return the network below its first layer, for features of this space."""
         maps = maps_of(space, self.image or ())
-        shapes(self.hidden(space), maps)  # refuses layers that do not fit
+        out = shapes(self.hidden(space), maps)[-1]  # refuses layers that do not fit
+        memory.require(
+            24 * (self.lift.width or out.size) ** 2,
+            f"the head above outputs of {out}",
+            "use more pooling, fewer channels, or a narrower lift",
+        )
         return Stack(inputs=space, image=(maps.height, maps.width, maps.channels))
 
     def hidden(self, space: Space) -> tuple[Layer, ...]:
