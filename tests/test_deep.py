@@ -277,6 +277,11 @@ def test_a_stack_goes_through_bytes_and_refuses_other_features():
     stack = solved(samples, Layered(layers="dense 4"))
     again = codec.decode(codec.encode(stack))
     assert np.array_equal(again(samples.features).values, stack(samples.features).values)
+    (layer,) = stack.solved
+    near = replace(stack, solved=(replace(layer, sizes=layer.sizes * (1 + 1e-15)),))
+    assert near.space == stack.space  # another machine's last bits
+    far = replace(stack, solved=(replace(layer, shifts=layer.shifts + 1),))
+    assert far.space != stack.space
     other = replace(samples.features.space, backbone="other")
     with pytest.raises(Exception, match="made for other features"):
         stack(Features(samples.features.values, other))

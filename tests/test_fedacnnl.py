@@ -7,10 +7,11 @@ from fedgram import codec
 from fedgram.checks.federations import dealt, digits, federated, trainable
 from fedgram.data.plan import Plan
 from fedgram.data.sources import load, load_vectors
+from fedgram.deep import network
 from fedgram.deep.network import Layered
 from fedgram.deep.personal import STRENGTHS, LeaveOneOut, Profiles, blocks_of_classes, nearest
 from fedgram.deep.stack import Stack
-from fedgram.errors import ConfigError
+from fedgram.errors import ConfigError, MemoryLimitError
 from fedgram.experiment.runner import run
 from fedgram.experiment.sites import sites
 from fedgram.features.grid import Grid
@@ -35,6 +36,7 @@ def test_every_layers_total_is_the_same_for_any_partition_and_batch(kind, monkey
     found = []
     for partition, clients, batch in (("iid", 1, 500), ("dirichlet", 7, 3), ("classes", 20, 64)):
         monkeypatch.setattr(Stack, "affordable", lambda _, batch=batch: batch)
+        monkeypatch.setattr(network, "affordable", lambda *_, batch=batch: batch + 1)
         result = fedacnnl({"filters": kind}, partition=partition, clients=clients)
         found.append((*result.shared.origins, result.model_digest))
     assert len(set(found)) == 1
@@ -98,6 +100,12 @@ def test_without_a_grid_partitions_agree_up_to_rounding():
 )
 def test_wrong_settings_are_refused_by_name(settings, cause):
     with pytest.raises(ConfigError, match=cause):
+        run(make("fedacnnl", settings), dealt(clients=2))
+
+
+def test_a_head_that_would_not_fit_is_refused_before_anything_is_solved():
+    settings = {"image": [8, 8, 1], "layers": "conv 90000 3x3 pad 1"}
+    with pytest.raises(MemoryLimitError, match=r"outputs of 8x8x90000 needs .* use more pooling"):
         run(make("fedacnnl", settings), dealt(clients=2))
 
 

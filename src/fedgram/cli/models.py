@@ -20,6 +20,8 @@ from fedgram.client import Client
 from fedgram.data.schema import BACKBONE, Schema
 from fedgram.data.sources import Dataset, Vectors, load_vectors
 from fedgram.data.tables import is_table, read_tables
+from fedgram.deep.network import Deep
+from fedgram.deep.personal import Pull
 from fedgram.deepening import Deepened
 from fedgram.errors import ConfigError, DataError, MismatchError
 from fedgram.experiment import config as configuration
@@ -78,10 +80,12 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
         return shared.total.space, shared.total.classes
     if isinstance(shared, Model):
         return agreement(shared.network)
+    if isinstance(shared, Pull):
+        return agreement(shared.model)
     if isinstance(shared, Deepened):
         above = agreement(shared.model)
         return above and (shared.space, above[1])
-    return (shared.space, shared.classes) if isinstance(shared, Linear | Network) else None
+    return (shared.space, shared.classes) if isinstance(shared, Linear | Network | Deep) else None
 
 
 @main.command()
@@ -105,6 +109,8 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
         head = head.shared  # a shared head predicts too
     if isinstance(head, Model):
         head = head.network
+    if isinstance(head, Pull):
+        head = head.model
     if not _predicts(head):
         raise DataError(
             f"{model}: holds a {type(head).__name__}, not a model that predicts; use what "
@@ -144,7 +150,7 @@ def _predicts(head: Any) -> bool:
         return _predicts(head.model)
     if isinstance(head, Network):  # where heads are personal, what is shared has none
         return len(head.theta) == head.shape.size
-    return isinstance(head, Linear | Blend | Restricted)
+    return isinstance(head, Linear | Blend | Restricted | Deep)
 
 
 def _on_grid(space: Space, vectors: Vectors, source: str) -> Features:

@@ -19,7 +19,7 @@ from fedgram.samples import Floats
 from fedgram.solve import square, steady
 from fedgram.stats import Statistics
 
-Kind = Literal["principal", "whitened", "position", "shared", "backward", "random", "none"]
+Kind = Literal["principal", "position", "shared", "backward", "random", "none"]
 Scaling = Literal["rms", "length", "none"]
 LABELED: tuple[Kind, ...] = ("position", "shared", "backward")
 LARGEST = 2**11 - 1  # of a filter's integers: 12 bits with the sign
@@ -82,13 +82,8 @@ def solve(
         signs = signs_of(len(moments.gram) - 1, layer.channels, seed).astype(np.float64)
         filters = moments.centered(signs)
     else:
-        axes, variances = _axes(moments.covariance)
-        if kind == "principal":
-            filters = moments.centered(_both_signs(axes, layer.channels))
-        else:
-            spread = np.sqrt(variances + ridge * variances.mean())
-            scaled = axes / np.where(spread > 0, spread, 1.0)
-            filters = moments.centered(scaled @ signs_of(len(axes), layer.channels, seed))
+        axes = _axes(moments.covariance)
+        filters = moments.centered(_both_signs(axes, layer.channels))
     sizes = _sizes(filters, moments, scaling) * (GRID.step if total.space.exact else 1.0)
     return rounded(filters, layer, sizes, total.space.bound)
 
@@ -137,15 +132,15 @@ def _sizes(filters: Floats, moments: Moments, scaling: Scaling) -> Floats:
     return sizes
 
 
-def _axes(covariance: Floats) -> tuple[Floats, Floats]:
-    """Return principal axes and variances, the largest first; the largest entry is positive."""
+def _axes(covariance: Floats) -> Floats:
+    """Return the principal axes, that of the largest variance first; their signs are fixed."""
     width = len(covariance)
     work.count(9 * width**3)
     with steady():
-        variances, axes = scipy.linalg.eigh(covariance, check_finite=False)
-    axes, variances = axes[:, ::-1], np.maximum(variances[::-1], 0)
-    lead = axes[np.abs(axes).argmax(axis=0), np.arange(width)]
-    return axes * np.where(lead < 0, -1.0, 1.0), variances
+        _, ascending = scipy.linalg.eigh(covariance, check_finite=False)
+    axes: Floats = ascending[:, ::-1]
+    largest = axes[np.abs(axes).argmax(axis=0), np.arange(width)]
+    return axes * np.where(largest < 0, -1.0, 1.0)
 
 
 def _both_signs(axes: Floats, channels: int) -> Floats:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import codec
+from fedgram import codec, memory
 from fedgram.client import Client
 from fedgram.deep import filters
 from fedgram.deep.encoding import codes_seed, table
@@ -20,11 +20,11 @@ from fedgram.features.lift import Lift
 from fedgram.federation import Federation
 from fedgram.group import Additive, agreed
 from fedgram.heads import Linear
-from fedgram.layers import Layer, maps_of, read, shapes
+from fedgram.layers import Dense, Layer, maps_of, read, shapes
 from fedgram.samples import NOWHERE, Array, Features, Floats, Samples, Space
 from fedgram.stats import Statistics
 
-FOR_IMAGES = "conv 32 5x5 pad 2 max 2, conv 64 5x5 pad 2 max 2"
+FOR_IMAGES = "conv 32 5x5 pad 2 max 2, conv 64 3x3 pad 1 max 2"
 FOR_VECTORS = "mlp"
 
 
@@ -92,17 +92,16 @@ class Layered:
         data do not say.
     filters
         What the filters of hidden layers are. principal: the leading principal axes of everybody's
-        patches, with both signs. whitened: random directions of the whitened patches. position,
-        shared, backward: the ridge regression of the patches on codes of the classes. Controls:
-        random (untrained) and none (no hidden layers).
+        patches, with both signs. position, shared, backward: the ridge regression of the patches
+        on codes of the classes, drawn for each place, for all places alike, or pulled back from
+        the classes through random layers. Controls: random (untrained) and none (head only).
     scaling
         How filters are made alike: rms (their outputs have the same size on everybody's patches),
         length (they have the same length), none.
     ridge
         Weight of the head's squared norm, for features of unit size.
     layer_ridge
-        The same for filters, for each patch; of whitened filters, the share of the mean variance
-        that is added to all.
+        The same for filters that are regressions, for each patch.
     lift
         Random projection and activation before the head; width 0 for none.
     seed
@@ -147,7 +146,12 @@ class Layered:
     def start(self, space: Space) -> Stack:
         """Return the network below its first layer, for features of this space."""
         maps = maps_of(space, self.image or ())
-        shapes(self.hidden(space), maps)  # refuses layers that do not fit
+        out = shapes(self.hidden(space), maps)[-1]  # refuses layers that do not fit
+        memory.require(
+            24 * (self.lift.width or out.size) ** 2,
+            f"the head above outputs of {out}",
+            "use more pooling, fewer channels, or a narrower lift",
+        )
         return Stack(inputs=space, image=(maps.height, maps.width, maps.channels))
 
     def hidden(self, space: Space) -> tuple[Layer, ...]:
@@ -204,8 +208,7 @@ class Layered:
         layer, maps = self.hidden(stack.inputs)[len(stack.solved)], stack.maps
         classes = samples.labels.classes
         sums = PatchSums(layer, maps, stack.space, len(classes))
-        at_a_time = at_a_time or min(stack.affordable(), affordable(layer, maps))
-        for features, labels in stack.batches(samples, at_a_time):
+        for features, labels in stack.batches(samples, at_a_time or affordable(layer, maps)):
             sums.add(features.values[:, :-1], labels.codes)
         moment, energy = np.zeros((layer.fan_in(maps) + 1, 0), sums.dtype), 0
         if self.filters in LABELED:
@@ -229,7 +232,8 @@ class Layered:
         """Return the statistics of what comes out of a stack and goes into the head."""
         if self.lift.width:
             require_gram(self.lift.width + 1, len(samples.labels.classes))
-        batches = stack.batches(samples, at_a_time or stack.affordable())
+        whole = Dense(channels=1)  # the head sees a sample as a dense layer does
+        batches = stack.batches(samples, at_a_time or affordable(whole, stack.maps))
         return Statistics.over((self.lift(features), labels) for features, labels in batches)
 
     def _table(self, stack: Stack, classes: tuple[str, ...]) -> Array:

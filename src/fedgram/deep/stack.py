@@ -145,8 +145,9 @@ class Stack:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of the layers and of what they are made for."""
-        return codec.digest(self)
+        """Of what decides what comes out: integers, alike on every machine that rounds alike."""
+        layers = [[solved.text, solved.filters, solved.shifts] for solved in self.solved]
+        return codec.digest([self.inputs, self.image, layers])
 
     @property
     def maps(self) -> Maps:
@@ -177,12 +178,12 @@ class Stack:
         """Yield what comes out for a few samples at a time, with their labels."""
         for start in range(0, len(samples), at_a_time):
             part = slice(start, start + at_a_time)
-            yield self._applied(samples.features.take(part)), samples.labels.take(part)
+            yield self(samples.features.take(part)), samples.labels.take(part)
 
     def affordable(self) -> int:
         """Return how many samples at a time fit the memory of every layer."""
         pairs = zip(self.solved, self.shapes, strict=False)
-        return min((affordable(solved.layer, maps) for solved, maps in pairs), default=2**13)
+        return min(affordable(solved.layer, maps) for solved, maps in pairs)
 
     def __call__(self, features: Features) -> Features:
         """Return what comes out."""

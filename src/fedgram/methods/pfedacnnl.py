@@ -45,15 +45,15 @@ class PFedACnnL(Layered):
         Weight of the squared distance to the shared head, for features of unit size; "auto" chooses
         it by leave-one-out.
     scope
-        What is a client's own: head, or all layers. Filters without targets (principal, whitened,
-        random) stay shared.
+        What is a client's own: head, or all layers. Filters without targets (principal, random)
+        stay shared.
     layer_strength
         The weight for filters, for each sample's patches.
     groups
         Number of groups of clients with similar classes; 1 for none.
     """
 
-    strength: float | Literal["auto"] = 1000.0
+    strength: float | Literal["auto"] = 300.0
     scope: Literal["head", "all"] = "head"
     layer_strength: float = 1000.0
     groups: int = 1
