@@ -218,6 +218,26 @@ def test_without_blocks_it_is_afl():
     assert len(shallow) == 1
 
 
+def test_the_order_in_which_classes_are_listed_does_not_matter():
+    everybody = dealt(clients=2)
+    turned = [
+        dataclasses.replace(
+            site,
+            train=dataclasses.replace(
+                site.train, labels=site.train.labels.under(site.train.labels.classes[::-1])
+            ),
+            valid=dataclasses.replace(
+                site.valid, labels=site.valid.labels.under(site.valid.labels.classes[::-1])
+            ),
+        )
+        for site in everybody.members
+    ]
+    *_, last = fitted(DeepAFL(**SMALL), everybody)
+    *_, other = DeepAFL(**SMALL).fit(InProcess(turned))
+    assert other.classes == last.classes[::-1]
+    assert other.provenance() == last.provenance()
+
+
 def test_depth_helps_on_digits():
     result = run(DeepAFL(blocks=3, width=64), dealt())
     assert result.rounds == 4

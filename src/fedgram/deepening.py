@@ -174,7 +174,8 @@ class Deepening:
             classes=total.classes,
             origin=codec.digest({"total": total.digest(), "ridge": float(self.ridge)}),
         )
-        return head, Block.of(lift, down, stored[:-1].T)
+        order = np.argsort(total.classes)  # how a site lists them does not matter
+        return head, Block.of(lift, down[:, order], stored[:-1].T[order])
 
 
 def mixing(gram: Floats, left: Floats, head: Floats, ridge: float) -> Floats:
