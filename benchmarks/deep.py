@@ -1,19 +1,16 @@
 """Depth: a network that is solved against the same network trained, and blocks on frozen features.
 
 FEDGRAM_DATA=... python -m benchmarks.deep mnist [--images 10000] [--layers ...] [--rounds 200]
-FEDGRAM_DATA=... python -m benchmarks.deep blocks [--clients 10]
-FEDGRAM_DATA=... python -m benchmarks.deep personal [--seeds 3]
+FEDGRAM_DATA=... python -m benchmarks.deep blocks [--blocks 10] [--block-ridges 10 30] [--seeds 3]
 
 mnist: 20 clients with two labels each. FedACnnL is timed, then FedAvg on the same layers until it
 reaches the same test accuracy, or for so many rounds; its rate is the best on validation samples,
 found before the clock starts. Scoring is not timed. Needs torch. Set OPENBLAS_NUM_THREADS=1: there
 are two workers.
 
-blocks: DeepAFL against AFL on CIFAR-100 features, the official split. Ridges and depth are chosen
-on a tenth of the training samples, which then train too; the test samples are looked at once.
-
-personal: APFL on deep features against APFL, 100 clients, Dirichlet 0.1, split within clients. The
-refinement's ridge and balance of both are chosen on validation samples, which train neither.
+blocks: DeepAFL against AFL on CIFAR-100 features, the official test samples, and APFL on deep
+features against APFL. A tenth of the training samples train nothing: ridge and depth of the blocks,
+and ridge and balance of both refinements, are the best on them.
 """
 
 from __future__ import annotations
@@ -29,8 +26,10 @@ import numpy as np
 
 from fedgram import InProcess, Plan, Site, Sites, codec, load, make, run, sites
 from fedgram.client import Client
-from fedgram.data.sources import TEST, TRAIN, Dataset
-from fedgram.experiment.runner import Scoring
+from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
+from fedgram.deepening import Deepened
+from fedgram.experiment.runner import Result
+from fedgram.experiment.scoring import Metrics
 from fedgram.features.lift import Lift
 from fedgram.features.residual import Residual
 from fedgram.heads import Predictor, predict
@@ -52,19 +51,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("mnist", "blocks", "personal"))
+    parser.add_argument("part", choices=("mnist", "blocks"))
     parser.add_argument("--images", type=int, default=10_000, help="training images of MNIST")
     parser.add_argument("--layers", default=LAYERS)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--others", type=int, default=20, help="rounds of FedProx and pFedMe")
-    parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--block-ridges", type=float, nargs="*", default=[10.0, 30.0, 100.0])
+    parser.add_argument("--block-ridges", type=float, nargs="*", default=[3.0, 10.0, 30.0])
     parser.add_argument("--ridges", type=float, nargs="*", default=[100.0])
-    parser.add_argument("--blocks", type=int, default=20)
-    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    parts = {"mnist": mnist, "blocks": blocks, "personal": personal}
+    parts = {"mnist": mnist, "blocks": blocks}
     for line in parts[arguments.part](arguments):
         print(line, flush=True)
 
@@ -192,81 +189,57 @@ def right(model: Predictor, samples: Samples) -> float:
 
 
 def blocks(arguments: argparse.Namespace) -> Iterator[str]:
-    data = load(FEATURES)
-    plan = Plan(clients=arguments.clients, dirichlet=0.5, valid_fraction=0.1, reserve_valid=True)
-    yield f"{data.name}: {arguments.clients} clients, chosen on validation samples"
-    choosing = sites(data, plan)
-    valid = concatenate([site.valid for site in choosing.members])
-    best: tuple[float, DeepAFL] = (0.0, DeepAFL(blocks=0))
-    for ridge, block_ridge in itertools.product(arguments.ridges, arguments.block_ridges):
-        method = DeepAFL(
-            ridge=ridge,
-            block_ridge=block_ridge,
-            blocks=arguments.blocks,
-            width=arguments.width,
-        )
-        start, found = time.perf_counter(), []
-        for depth in method.fit(InProcess(choosing.members, workers=2)):
-            found.append(right(depth, valid))
-        deepest = int(np.argmax(found))
-        best = max(best, (found[deepest], replace(method, blocks=deepest)), key=lambda b: b[0])
-        curve = " ".join(f"{100 * share:.2f}" for share in found[::5])
-        yield (
-            f"  ridge {ridge:g}, block_ridge {block_ridge:g}: valid {curve} (every 5 blocks), best "
-            f"{100 * found[deepest]:.2f} at {deepest}; {time.perf_counter() - start:.0f} s"
-        )
-    everybody = sites(data, replace(plan, reserve_valid=False))
-    yield f"  chosen: {best[1]}"
-    for name, method in (
-        ("afl", AFL()),
-        ("afl, lift 1024", AFL(lift=Lift(width=1024))),
-        ("afl, lift 4096", AFL(lift=Lift(width=4096))),
-        ("deepafl", best[1]),
-    ):
-        result = run(method, everybody, workers=2, scoring=Scoring(every=1000))
-        up = sum(ask.bytes_up / ask.clients for ask in result.asks if ask.phase == "train")
-        yield (
-            f"  {name}: test accuracy {100 * result.accuracy['global']:.2f} %, "
-            f"{result.scores.seconds:.0f} s, {up / 1e6:.1f} MB up per client"
-        )
-
-
-# A personal method on deep features
-
-
-def personal(arguments: argparse.Namespace) -> Iterator[str]:
-    data = load(FEATURES)
+    data = with_valid(load(FEATURES))
+    everybody = sites(data, Plan(clients=10, reserve_valid=True))
+    best, curves = choose(everybody, arguments)
+    yield from curves
+    afl = next(AFL().fit(InProcess(everybody.members, workers=2)))
+    wide = next(AFL(lift=Lift(width=4096)).fit(InProcess(everybody.members, workers=2)))
+    for name, model in (("afl", afl), ("afl, lift 4096", wide), ("deepafl", best)):
+        yield f"  {name}: test accuracy {100 * right(model, everybody.test):.2f} %"
+    yield "100 clients, Dirichlet 0.1; the blocks are the same, since no partition changes them"
     found: dict[str, list[float]] = {"apfl": [], "deepafl-apfl": []}
-    below = DeepAFL(blocks=arguments.blocks, block_ridge=arguments.block_ridges[0])
     for seed in range(arguments.seeds):
-        plan = Plan(
-            clients=100,
-            dirichlet=0.1,
-            split="within-client",
-            seed=seed,
-            valid_fraction=0.1,
-            reserve_valid=True,
-        )
-        everybody = sites(data, plan)
-        *_, last = below.fit(InProcess(everybody.members, workers=2))
-        for name, federation in (
-            ("apfl", everybody),
-            ("deepafl-apfl", deepened(everybody, last.below)),
-        ):
-            best = max(
-                (
-                    run(APFL(refinement_ridge=ridge, balance=balance), federation, workers=2)
-                    for ridge, balance in itertools.product((100.0, 300.0, 1000.0), (0.3, 0.5, 1.0))
-                ),
-                key=lambda result: result.scores.validity,
-            )
-            found[name].append(100 * best.accuracy["client_mean"])
-            yield (
-                f"  seed {seed}, {name}: valid {100 * best.scores.validity:.2f}, "
-                f"test client mean {found[name][-1]:.2f}"
-            )
+        plain = sites(data, Plan(clients=100, dirichlet=0.1, seed=seed, reserve_valid=True))
+        for name, federation in (("apfl", plain), ("deepafl-apfl", deepened(plain, best.below))):
+            chosen = max(tuned(federation), key=lambda result: result.scores.validity)
+            found[name].append(100 * chosen.accuracy["client_mean"])
+            yield f"  seed {seed}, {name}: test accuracy {found[name][-1]:.2f} % client mean"
     for name, values in found.items():
-        yield f"{name}: {np.mean(values):.2f} +- {np.std(values):.2f} over {len(values)} seeds"
+        yield f"  {name}: {np.mean(values):.2f} +- {np.std(values):.2f} over {len(values)} seeds"
+
+
+def with_valid(data: Dataset) -> Dataset:
+    """Return the data with a tenth of its training samples for choices."""
+    split = data.split.copy()
+    train = np.flatnonzero(split == TRAIN)
+    split[np.random.default_rng(0).choice(train, len(train) // 10, replace=False)] = VALID
+    return replace(data, split=split)
+
+
+def choose(everybody: Sites, arguments: argparse.Namespace) -> tuple[Deepened, list[str]]:
+    """Return the deep model that is best on validation samples, of all ridges and depths."""
+    valid = concatenate([site.valid for site in everybody.members]).remembering()
+    best, most, lines = None, 0.0, []
+    for ridge, block_ridge in itertools.product(arguments.ridges, arguments.block_ridges):
+        method = DeepAFL(ridge=ridge, block_ridge=block_ridge, blocks=arguments.blocks)
+        shares, clock = [], Clock()
+        with clock:
+            for model in method.fit(InProcess(everybody.members, workers=2)):
+                shares.append(100 * right(model, valid))
+                if shares[-1] > most:
+                    best, most = model, shares[-1]
+        curve = " ".join(f"{share:.2f}" for share in shares)
+        lines.append(f"  ridge {ridge:g}, block_ridge {block_ridge:g}: valid {curve}; {clock}")
+    assert best is not None
+    return best, lines
+
+
+def tuned(federation: Sites) -> Iterator[Result]:
+    """Run APFL with some settings of its refinement."""
+    for ridge, balance in itertools.product((100.0, 300.0, 1000.0), (0.3, 0.5, 1.0)):
+        method = APFL(refinement_ridge=ridge, balance=balance)
+        yield run(method, federation, workers=2, metrics=Metrics(whole=False))
 
 
 def deepened(everybody: Sites, below: Residual) -> Sites:

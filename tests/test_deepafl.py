@@ -129,6 +129,15 @@ def test_going_on_from_what_was_kept_is_starting_anew():
     assert below.onwards(rows, whole) is whole
 
 
+def test_what_many_models_are_tried_on_goes_from_depth_to_depth():
+    depths = [model.below for model in fitted(DeepAFL(**SMALL), dealt(clients=2))]
+    rows = digits().take(slice(30)).remembering().features
+    for below in (*depths, depths[0]):
+        assert np.array_equal(below(rows).values, below.onwards(rows).values)
+        assert below(rows) is below(rows)
+    assert len(rows.memo) == 2  # the deepest, and the one that was asked for again
+
+
 # The solution
 
 

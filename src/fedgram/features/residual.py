@@ -122,12 +122,19 @@ class Residual:
     blocks: tuple[Block, ...] = field(default=())
 
     def __call__(self, features: Features) -> Features:
-        """Return the deep features; kept where `features` have room for it."""
-        if features.memo is None:
+        """Return the deep features; kept where `features` have room for it.
+
+        Only those of the greatest depth are kept, from which the next depth is one block away.
+        """
+        memo = features.memo
+        if memo is None:
             return self.onwards(features)
-        if self.space not in features.memo:
-            features.memo[self.space] = replace(self.onwards(features), memo={})
-        return features.memo[self.space]
+        if self.space not in memo:
+            known = [memo[space] for space in self._spaces if space in memo]
+            memo[self.space] = replace(self.onwards(features, *known[-1:]), memo={})
+            for shallow in known:
+                memo.pop(shallow.space, None)
+        return memo[self.space]
 
     def onwards(self, features: Features, kept: Features | None = None) -> Features:
         """Return the deep features; those `kept` from a lesser depth are gone on from."""
