@@ -96,8 +96,8 @@ class Layered:
         on codes of the classes, drawn for each place, for all places alike, or pulled back from
         the classes through random layers. Controls: random (untrained) and none (head only).
     scaling
-        How filters are made alike: rms (their outputs have the same size on everybody's patches),
-        length (they have the same length), none.
+        How filters are made alike: they have the same length, or, rms, their outputs have the same
+        size on everybody's patches.
     ridge
         Weight of the head's squared norm, for features of unit size.
     layer_ridge
