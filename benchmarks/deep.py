@@ -28,8 +28,8 @@ from fedgram import InProcess, Plan, Site, Sites, codec, load, make, run, sites
 from fedgram.client import Client
 from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
 from fedgram.deepening import Deepened
+from fedgram.evaluation import Metrics
 from fedgram.experiment.runner import Result
-from fedgram.experiment.scoring import Metrics
 from fedgram.features.lift import Lift
 from fedgram.features.residual import Residual
 from fedgram.heads import Predictor, predict

@@ -1,8 +1,10 @@
 """Values, named arrays and bytes: what travels, what is refused, what is kept on disk."""
 
 import contextlib
+import gc
 import json
 import pickle
+import weakref
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -261,3 +263,21 @@ def test_a_shelf_keeps_values_under_any_name_and_cleans_up():
         assert [len(shelf[name]["n"]) for name in names[1:]] == [1, 2, 3, 4]
     with pytest.raises(DataError):
         shelf["é"]
+
+
+def test_nothing_is_kept_alive_by_encoding():
+    """A cycle would keep every array that was ever sent until the garbage is collected."""
+    kept = []
+    gc.disable()
+    try:
+        for _ in range(3):
+            value = {"a": np.arange(10)}
+            kept.append(weakref.ref(value["a"]))
+            codec.encode(value)
+            codec.digest(value)
+            codec.size(value)
+            codec.decode(codec.encode(value))
+            del value
+        assert [alive() for alive in kept] == [None, None, None]
+    finally:
+        gc.enable()

@@ -227,7 +227,7 @@ def test_labeled_filters_are_ridge_regressions_on_the_codes(kind):
 def test_filters_of_one_size_have_outputs_of_one_size():
     samples = digits().take(slice(0, 300))
     rows = samples.features.values.astype(np.float64)
-    for scaling in ("rms", "length", "none"):
+    for scaling in ("rms", "length"):
         method = Layered(layers="dense 8", filters="position", scaling=scaling)
         (layer,) = solved(samples, method).solved
         sizes = np.sqrt(np.mean((rows @ layer.real()) ** 2, axis=0)) * UNIT

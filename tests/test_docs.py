@@ -25,6 +25,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "by-files.md").read_text(encoding="utf-8")
 METHODS = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+FEDERATION = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
 TABLES = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 
 
@@ -82,7 +83,7 @@ def commands(group=main, prefix=""):
 
 @pytest.mark.parametrize("name", [name for name, _ in commands()])
 def test_every_command_is_documented(name):
-    assert f"fedgram {name}" in README + TUTORIAL + TABLES
+    assert f"fedgram {name}" in README + TUTORIAL + TABLES + FEDERATION
     assert dict(commands())[name].help
 
 

@@ -33,9 +33,10 @@ from ledger_support import (
 )
 
 from fedgram import Features, Grid, Labels, Lift, Statistics, codec, ledger_file
+from fedgram.certificate import Certificate
 from fedgram.contribution import Contribution
 from fedgram.errors import DataError, ExactnessError, FedgramError, LedgerError, MismatchError
-from fedgram.ledger import Certificate, Ledger
+from fedgram.ledger import Ledger
 
 WIDTH = 9
 

@@ -12,9 +12,9 @@ from sklearn.metrics import roc_auc_score
 from fedgram.cli import main
 from fedgram.data.plan import Plan
 from fedgram.data.sources import load
-from fedgram.experiment.metrics import gains, macro_auroc, who_gains
+from fedgram.evaluation import Metrics, macro_auroc
+from fedgram.experiment.metrics import gains, who_gains
 from fedgram.experiment.runner import run
-from fedgram.experiment.scoring import Metrics
 from fedgram.experiment.sites import sites
 from fedgram.method import make, names
 

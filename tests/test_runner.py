@@ -16,10 +16,10 @@ from fedgram.client import Site
 from fedgram.data.plan import Plan
 from fedgram.data.sources import load
 from fedgram.errors import ConfigError
+from fedgram.evaluation import Metrics
 from fedgram.experiment.compare import runs
 from fedgram.experiment.record import Record
 from fedgram.experiment.runner import Scoring, run
-from fedgram.experiment.scoring import Metrics
 from fedgram.experiment.sites import Sites, sites
 from fedgram.features.grid import Grid
 from fedgram.heads import Linear

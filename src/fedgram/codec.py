@@ -183,33 +183,38 @@ class Shelf:
 
 def _flatten(value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     arrays: dict[str, NDArray[Any]] = {}
+    return _walk(value, "", arrays), arrays
 
-    def walk(node: Any, path: str) -> Any:
-        if node is None or isinstance(node, bool | int | float | str | np.generic):
-            return node.item() if isinstance(node, np.generic) else node
-        if isinstance(node, np.ndarray):
-            name = f"{len(arrays)} {path}".strip()  # the number keeps equal paths apart
-            arrays[name] = node
-            return {"$": "array", "name": name, "dtype": node.dtype.name}
-        if isinstance(node, list | tuple):
-            items = [walk(item, f"{path}.{i}") for i, item in enumerate(node)]
-            return items if isinstance(node, list) else {"$": "tuple", "items": items}
-        if isinstance(node, dict):
-            return {"$": "dict", "items": walk_named(node, path)}
-        kind = type(node)
-        if _KINDS.get(kind.__name__) is not kind:
-            raise TypeError(f"a {kind.__name__} cannot be encoded; see fedgram.codec.register")
-        carried = [f.name for f in dataclasses.fields(node) if f.metadata.get("carried", True)]
-        values = {name: getattr(node, name) for name in carried}
-        return {"$": kind.__name__, "items": walk_named(values, path)}
 
-    def walk_named(values: dict[str, Any], path: str) -> dict[str, Any]:
-        for key in values:
-            if not isinstance(key, str):
-                raise TypeError(f"only texts can name values, not {key!r}")
-        return {key: walk(values[key], f"{path}.{key}".strip(".")) for key in sorted(values)}
+# Functions of their own rather than within `_flatten`: inner ones that call each other are a
+# reference cycle, which would keep every array alive until the garbage is collected.
+def _walk(node: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
+    if node is None or isinstance(node, bool | int | float | str | np.generic):
+        return node.item() if isinstance(node, np.generic) else node
+    if isinstance(node, np.ndarray):
+        name = f"{len(arrays)} {path}".strip()  # the number keeps equal paths apart
+        arrays[name] = node
+        return {"$": "array", "name": name, "dtype": node.dtype.name}
+    if isinstance(node, list | tuple):
+        items = [_walk(item, f"{path}.{i}", arrays) for i, item in enumerate(node)]
+        return items if isinstance(node, list) else {"$": "tuple", "items": items}
+    if isinstance(node, dict):
+        return {"$": "dict", "items": _walk_named(node, path, arrays)}
+    kind = type(node)
+    if _KINDS.get(kind.__name__) is not kind:
+        raise TypeError(f"a {kind.__name__} cannot be encoded; see fedgram.codec.register")
+    carried = [f.name for f in dataclasses.fields(node) if f.metadata.get("carried", True)]
+    values = {name: getattr(node, name) for name in carried}
+    return {"$": kind.__name__, "items": _walk_named(values, path, arrays)}
 
-    return walk(value, ""), arrays
+
+def _walk_named(
+    values: dict[str, Any], path: str, arrays: dict[str, NDArray[Any]]
+) -> dict[str, Any]:
+    for key in values:
+        if not isinstance(key, str):
+            raise TypeError(f"only texts can name values, not {key!r}")
+    return {key: _walk(values[key], f"{path}.{key}".strip("."), arrays) for key in sorted(values)}
 
 
 def _rebuild(skeleton: Any, arrays: dict[str, NDArray[Any]]) -> Any:

@@ -70,3 +70,9 @@ class MemoryLimitError(FedgramError):
     """Something that would not fit in this machine's memory."""
 
     exit_code = 10
+
+
+class FederationError(FedgramError):
+    """Sites that did not come, or did not answer: there are too few to go on."""
+
+    exit_code = 11

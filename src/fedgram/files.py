@@ -10,8 +10,10 @@ from pathlib import Path
 from fedgram.errors import DataError
 
 
-def write(path: Path, data: bytes | str) -> None:
+def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
     """Write a file in one step: whoever looks finds the old content or the new, never a part.
+
+    A private file can be read by its owner alone, from its first byte on.
 
     Examples
     --------
@@ -21,16 +23,19 @@ def write(path: Path, data: bytes | str) -> None:
     ...     (Path(folder) / "a" / "b.txt").read_text()
     'hello'
     """
-    with staged(path, data):
+    with staged(path, data, private=private):
         pass
 
 
 @contextmanager
-def staged(path: Path, data: bytes | str) -> Iterator[None]:
+def staged(path: Path, data: bytes | str, *, private: bool = False) -> Iterator[None]:
     """Prepare a file beside its place, and move it there if the body succeeds."""
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if private:
+            part.unlink(missing_ok=True)  # one that was left behind may be open to others
+            part.touch(mode=0o600, exist_ok=False)
         part.write_bytes(data.encode() if isinstance(data, str) else data)
         yield
         part.replace(path)

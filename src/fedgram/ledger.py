@@ -3,49 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
+from fedgram.certificate import Certificate
 from fedgram.contribution import Contribution, checked_classes, merged
-from fedgram.errors import DataError, ExactnessError, LedgerError, MismatchError
+from fedgram.errors import ExactnessError, LedgerError, MismatchError
 from fedgram.ledger_file import Event, LedgerFile
 from fedgram.samples import NOWHERE, Space
 from fedgram.stats import Statistics
 
-_KIND = "fedgram certificate of deletion, format 1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Certificate:
-    """What can be shown after a deletion.
-
-    ``total_digest`` is the digest of the total that remains. It equals that of a ledger that never
-    had the client, which anybody with the remaining contributions can recompute.
-    """
-
-    client: str
-    time: str
-    event: int
-    total_digest: str
-    samples: int
-    members: list[str]
-    published_with: list[dict[str, Any]]
-
-    def plain(self) -> dict[str, Any]:
-        """Return the certificate for JSON."""
-        return {"kind": _KIND, **asdict(self)}
-
-    @classmethod
-    def read(cls, plain: Any) -> Self:
-        """Return the certificate that `plain` gave."""
-        try:
-            if plain["kind"] != _KIND:
-                raise KeyError
-            return cls(**{key: value for key, value in plain.items() if key != "kind"})
-        except (AttributeError, KeyError, TypeError) as error:
-            raise DataError("not a certificate of deletion that this fedgram reads") from error
+_MEMBERSHIP = ("join", "leave", "forget", "admit")
 
 
 class Ledger:
@@ -114,6 +84,46 @@ class Ledger:
         """Return all events, oldest first."""
         return self._file.events()
 
+    def of(self, client: str) -> Statistics:
+        """Return the sum of what a member has contributed."""
+        self._require_member(client)
+        return self._merged(self._file.stored(client))
+
+    def tag(self, client: str) -> str:
+        """Return the tag with which a client last joined."""
+        joined = [e for e in self.history() if e.client == client and e.what == "join"]
+        return str(joined[-1].detail.get("tag", "")) if joined else ""
+
+    def shut_out(self) -> dict[str, str]:
+        """Return who is out and stays out until admitted, and how that came."""
+        last = {e.client: e.what for e in self.history() if e.what in _MEMBERSHIP and e.client}
+        said = {"leave": "has left", "forget": "was forgotten"}
+        return {
+            client: f"{said[what]}; 'fedgram federation admit' lets it in again"
+            for client, what in last.items()
+            if what in said
+        }
+
+    def admit(self, client: str) -> None:
+        """Let a client that has left, or was forgotten, take part again when it is next asked."""
+        with self._file.transaction():
+            if client not in self.shut_out():
+                raise LedgerError(f"client {client}: has neither left nor been forgotten")
+            self._file.add_event("admit", self.total, client=client)
+
+    def exclude(self, client: str) -> None:
+        """Say that a client is out that is in the total only as a part of somebody's sum."""
+        with self._file.transaction():
+            self._file.add_event("forget", self.total, client=client)
+
+    def replace(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
+        """Put a new contribution in the place of all that a member has sent, in one step."""
+        _refuse_negative(client, statistics)
+        with self._file.transaction():
+            if client in self.members:
+                self._retire(client)
+            self._add("join", Contribution(client=client, statistics=statistics, tag=tag))
+
     def join(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
         """Add a new member's statistics."""
         _refuse_negative(client, statistics)
@@ -142,10 +152,7 @@ class Ledger:
         """Take a member out of the total; its contributions are kept for audit."""
         with self._file.transaction():
             self._require_member(client)
-            gone = self._merged(self._file.stored(client))
-            self._file.retire(client)
-            total = self._take_out(gone)
-            self._file.add_event("leave", total, client=client)
+            self._retire(client)
 
     def forget(self, client: str) -> Certificate:
         """Take a client out and erase all it ever sent; return what can be shown of it."""
@@ -157,18 +164,38 @@ class Ledger:
             gone = self._merged(self._file.stored(client))
             self._file.erase(client, seen=True)
             total = self._take_out(gone)
-            said = {
-                "samples": total.count,
-                "members": self.members,
-                "published_with": [
-                    {"time": event.time, **event.detail}
-                    for event in self.history()
-                    if event.what == "publish" and client in event.detail["members"]
-                ],
-            }
-            number = self._file.add_event("forget", total, client=client, detail=said)
+            number = self._deleted(client, total, among=client)
         self._file.compact()
         return self._certificate(number)
+
+    def withdraw(self, client: str, part: Statistics, *, within: str, tag: str) -> Certificate:
+        """Take a client's part out of a member that is a sum of several, and keep the rest."""
+        with self._file.transaction():
+            self._require_member(within)
+            rest = self._merged([*self._file.stored(within), -part])
+            _refuse_negative(client, rest)
+            self._file.erase(within, seen=True)
+            self._file.total = self._merged([self.total, -part])
+            self._file.store(Contribution(client=within, statistics=rest, tag=tag))
+            self._file.add_event(
+                "join", self.total, client=within, samples=rest.count, detail={"tag": tag}
+            )
+            number = self._deleted(client, self.total, among=within)
+        self._file.compact()
+        return self._certificate(number)
+
+    def _deleted(self, client: str, total: Statistics, *, among: str) -> int:
+        """Write a deletion into the history, with the models that were made before it."""
+        said = {
+            "samples": total.count,
+            "members": self.members,
+            "published_with": [
+                {"time": event.time, **event.detail}
+                for event in self.history()
+                if event.what == "publish" and among in event.detail["members"]
+            ],
+        }
+        return self._file.add_event("forget", total, client=client, detail=said)
 
     def publish(self, *, shared_digest: str, model: str, total_digest: str | None = None) -> None:
         """Record that a model was made from the current total, which must have this digest."""
@@ -225,8 +252,13 @@ class Ledger:
         self._agree(contribution)
         self._file.store(contribution)
         self._file.total = total = self._merged([self.total, statistics])
-        detail = {"id": contribution.id}
+        detail = {"id": contribution.id, **({"tag": contribution.tag} if contribution.tag else {})}
         self._file.add_event(what, total, client=client, samples=statistics.count, detail=detail)
+
+    def _retire(self, client: str) -> None:
+        gone = self._merged(self._file.stored(client))
+        self._file.retire(client)
+        self._file.add_event("leave", self._take_out(gone), client=client)
 
     def _remove(self, contribution: Contribution) -> None:
         """Fold a negative increment into what it takes away from, so that nothing of it stays.

@@ -33,6 +33,6 @@ def main() -> None:
 
     Exit codes: 0 done, 2 wrong usage or configuration, 3 unusable data, 4 values that must not be
     added, 5 exactness cannot be kept, 6 nothing to solve, 7 refused for privacy, 8 refused by the
-    ledger, 9 a law is broken, 10 not enough memory, 130
+    ledger, 9 a law is broken, 10 not enough memory, 11 too few sites answered, 130
     interrupted.
     """

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedgram import codec, files
+from fedgram.certificate import Certificate
 from fedgram.cli.group import main
 from fedgram.client import Client
 from fedgram.contribution import Contribution
@@ -25,7 +26,7 @@ from fedgram.errors import ConfigError, DataError
 from fedgram.experiment import config as configuration
 from fedgram.experiment.sites import gridded
 from fedgram.features.grid import Grid
-from fedgram.ledger import Certificate, Ledger
+from fedgram.ledger import Ledger
 from fedgram.method import Published, shared_digest
 from fedgram.samples import Samples
 from fedgram.stats import Statistics

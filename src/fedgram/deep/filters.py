@@ -20,7 +20,7 @@ from fedgram.solve import square, steady
 from fedgram.stats import Statistics
 
 Kind = Literal["principal", "position", "shared", "backward", "random", "none"]
-Scaling = Literal["rms", "length", "none"]
+Scaling = Literal["length", "rms"]
 LABELED: tuple[Kind, ...] = ("position", "shared", "backward")
 LARGEST = 2**11 - 1  # of a filter's integers: 12 bits with the sign
 _WIDEST_SHIFT = 100
@@ -121,15 +121,13 @@ def pulled(
 
 def _sizes(filters: Floats, moments: Moments, scaling: Scaling) -> Floats:
     """Return what to divide filters by so that their outputs are of about unit size."""
-    length = np.ones(filters.shape[1])
-    if scaling == "length":
+    if scaling == "rms":
+        sizes = moments.rms(filters)
+    else:
         length = np.sqrt(np.einsum("ij,ij->j", filters[:-1], filters[:-1]))
-        length[length == 0] = 1.0
-    rms = moments.rms(filters / length)
-    if scaling != "rms":
-        rms = np.full_like(rms, np.sqrt(np.mean(rms**2)))
-    sizes: Floats = length * np.where(rms > 0, rms, 1.0)
-    return sizes
+        rms = moments.rms(filters / np.where(length > 0, length, 1.0))
+        sizes = length * np.sqrt(np.mean(rms**2))
+    return np.where(sizes > 0, sizes, 1.0)
 
 
 def _axes(covariance: Floats) -> Floats:

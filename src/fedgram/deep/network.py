@@ -88,16 +88,16 @@ class Layered:
         The hidden layers in words, or a preset: lenet, acnnl5 or mlp; "auto" takes convolutions
         for images and dense layers for vectors.
     image
-        Height, width and channels of the images that the features are the pixels of, where the
-        data do not say.
+        Height, width and channels of the images that the features are the pixels of; by default
+        what the data say.
     filters
         What the filters of hidden layers are. principal: the leading principal axes of everybody's
         patches, with both signs. position, shared, backward: the ridge regression of the patches
         on codes of the classes, drawn for each place, for all places alike, or pulled back from
         the classes through random layers. Controls: random (untrained) and none (head only).
     scaling
-        How filters are made alike: rms (their outputs have the same size on everybody's patches),
-        length (they have the same length), none.
+        How filters are made alike: they have the same length, or, rms, their outputs have the same
+        size on everybody's patches.
     ridge
         Weight of the head's squared norm, for features of unit size.
     layer_ridge
@@ -109,7 +109,7 @@ class Layered:
     """
 
     layers: str = "auto"
-    image: tuple[int, int, int] | None = None
+    image: tuple[int, ...] = ()
     filters: Kind = "principal"
     scaling: Scaling = "length"
     ridge: float = 100.0
@@ -145,7 +145,7 @@ class Layered:
 
     def start(self, space: Space) -> Stack:
         """Return the network below its first layer, for features of this space."""
-        maps = maps_of(space, self.image or ())
+        maps = maps_of(space, self.image)
         out = shapes(self.hidden(space), maps)[-1]  # refuses layers that do not fit
         memory.require(
             24 * (self.lift.width or out.size) ** 2,
@@ -160,7 +160,7 @@ class Layered:
             return ()
         if self.layers != "auto":
             return read(self.layers)
-        return read(FOR_IMAGES if maps_of(space, self.image or ()).places > 1 else FOR_VECTORS)
+        return read(FOR_IMAGES if maps_of(space, self.image).places > 1 else FOR_VECTORS)
 
     def solved(self, federation: Federation, census: Census) -> tuple[Stack, tuple[str, ...]]:
         """Solve the hidden layers; return them with the digests of their totals."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +11,12 @@ import numpy as np
 
 from fedgram import codec, work
 from fedgram.client import Client, Site
-from fedgram.errors import ConfigError, DataError, FedgramError, PrivacyError
+from fedgram.engines.engine import DROPOUT, SCORING, client_rng, refusal, server_rng
+from fedgram.errors import ConfigError, DataError, FedgramError
 from fedgram.federation import Ask, Phase, Reply, Step, Total, delivery, step_name
 
 Result = TypeVar("Result")
 Answer = tuple[Result, int, int, int]  # a reply, bytes up and down, operations
-SERVER, DROPOUT = 0x5E, 0xD0  # set the server's randomness apart from any client's
-SCORING = 0  # asks are numbered from 1: scoring, however often, changes nothing in training
 
 
 class InProcess:
@@ -102,7 +100,7 @@ class InProcess:
 
     @property
     def rng(self) -> np.random.Generator:
-        return self._server_rng(SERVER)
+        return server_rng(self._seed, self._asked)
 
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
@@ -116,7 +114,8 @@ class InProcess:
     def gather(
         self, step: Step[Reply], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Iterator[tuple[str, Reply]]:
-        self._refuse_if_private(step)
+        if self._private:
+            raise refusal(step)
         return self._ask(step, broadcast, clients)
 
     def evaluate(
@@ -128,19 +127,18 @@ class InProcess:
         read-only state.
         """
         sizes: dict[int, int] = {}  # clients often get the same part
-        draw = self._randomness(SCORING)
 
         def at(name: str) -> Answer[Result]:
             site, part = self._sites[name], delivery(shared, name)
             if id(part) not in sizes:
                 sizes[id(part)] = _size(part)
-            client = site.client(draw(name), frozen=True)
+            client = site.client(client_rng(self._seed, name, SCORING), frozen=True)
             result, flops = _worked(lambda: step(site, client, part))
             return result, _size(result), sizes[id(part)], flops
 
         return self._exchange("score", step_name(step), self.clients, at)
 
-    def deliver(self, shared: Any) -> None:
+    def deliver(self, shared: Any, round_: int = 0) -> None:
         """Count one delivery of the final result to every client."""
         start = time.perf_counter()
         parts = {id(part): part for part in (delivery(shared, name) for name in self.clients)}
@@ -170,10 +168,10 @@ class InProcess:
             missing = f"{', '.join(unknown)} not in it" if unknown else "nobody to ask"
             raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
         self._asked += 1
-        draw = self._randomness(self._asked)
+        number = self._asked
 
         def reply_at(name: str) -> tuple[Result, int]:
-            client = self._sites[name].client(draw(name))
+            client = self._sites[name].client(client_rng(self._seed, name, number))
             return _worked(lambda: step(client, broadcast))
 
         return names, reply_at
@@ -225,7 +223,7 @@ class InProcess:
         """Return those who answer: everybody, unless clients drop out."""
         if not self._dropout:
             return names
-        rng = self._server_rng(DROPOUT)
+        rng = server_rng(self._seed, self._asked, DROPOUT)
         lucky = names[int(rng.integers(len(names)))]
         stays = rng.random(len(names)) >= self._dropout
         return [name for name, here in zip(names, stays, strict=True) if here or name == lucky]
@@ -252,25 +250,6 @@ class InProcess:
         self.asks.append(ask)
         if self._on_ask:
             self._on_ask(ask)
-
-    def _randomness(self, ask: int) -> Callable[[str], np.random.Generator]:
-        """Return each client's randomness for one ask: from seed, client and the ask's number."""
-
-        def draw(client: str) -> np.random.Generator:
-            name = int.from_bytes(hashlib.sha256(client.encode()).digest()[:8], "little")
-            return np.random.default_rng(np.random.SeedSequence([self._seed, name, ask]))
-
-        return draw
-
-    def _server_rng(self, purpose: int) -> np.random.Generator:
-        return np.random.default_rng(np.random.SeedSequence([self._seed, self._asked, purpose]))
-
-    def _refuse_if_private(self, step: Callable[..., Any]) -> None:
-        if self._private:
-            raise PrivacyError(
-                f"{step_name(step)} would show the server each client's reply, and this federation "
-                "is private: only sums may be asked for"
-            )
 
 
 def _worked(step: Callable[[], Result]) -> tuple[Result, int]:

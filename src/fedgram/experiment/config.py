@@ -10,9 +10,9 @@ from typing import Any
 
 from fedgram.data.plan import Plan
 from fedgram.errors import ConfigError
+from fedgram.evaluation import Metrics
 from fedgram.experiment.record import Record
 from fedgram.experiment.runner import Result, Scoring, run
-from fedgram.experiment.scoring import Metrics
 from fedgram.experiment.sites import Sites
 from fedgram.features.grid import Grid
 from fedgram.method import Method, find, make, names, parameters

@@ -1,44 +1,11 @@
-"""Scores beyond accuracy: ranking, and who gains."""
+"""Who gains by a method."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from fedgram.samples import Floats, Integers
-
 ALONE, SHARED = "local", "afl"  # the methods that stand for these two cases
-
-
-def macro_auroc(scores: Floats, codes: Integers) -> float | None:
-    """Return the mean over classes of the area under the ROC curve, each class against the rest.
-
-    Classes without samples, or with all of them, are left out; None where none remains.
-
-    Examples
-    --------
-    >>> macro_auroc(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1]))
-    1.0
-    >>> macro_auroc(np.array([[0.9, 0.1]]), np.array([0])) is None
-    True
-    """
-    areas = []
-    for code in np.unique(codes):
-        inside = codes == code
-        positive, negative = int(inside.sum()), int((~inside).sum())
-        if negative:
-            ranks = _ranks(scores[:, code])[inside].sum()
-            areas.append((ranks - positive * (positive + 1) / 2) / (positive * negative))
-    return float(np.mean(areas)) if areas else None
-
-
-def _ranks(values: Floats) -> Floats:
-    """Return ranks from 1, equal values sharing their mean; scipy.stats takes long to import."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Floats = (counts.cumsum() - (counts - 1) / 2)[places]
-    return ranks
 
 
 def gains(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float] | None:

@@ -2,7 +2,8 @@
 
 ``run.json`` says what was asked for, ``partition.json`` how many samples of each class every client
 has (unless the run is private), ``asks.jsonl`` has a line per exchange, ``scores.jsonl`` a
-line per client and scored round and one for all, and models are safetensors files.
+line per client and scored round and one for all, ``notes.jsonl`` what happened to sites that are
+elsewhere, and models are safetensors files.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,11 @@ class Record:
     def ask(self, ask: Ask) -> None:
         """Record an exchange."""
         self._append("asks.jsonl", asdict(ask))
+
+    def note(self, client: str, text: str) -> None:
+        """Record what happened to a client, for people to read."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._append("notes.jsonl", {"time": now, "client": client, "text": text})
 
     def scores(
         self, round_: int, who: str, rows: list[dict[str, Any]], summary: Mapping[str, Any]

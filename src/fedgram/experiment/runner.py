@@ -10,11 +10,13 @@ from typing import Any
 
 from fedgram import work
 from fedgram.client import Site
+from fedgram.engines.engine import Engine
 from fedgram.engines.inprocess import InProcess
 from fedgram.errors import ConfigError
+from fedgram.evaluation import Metrics
 from fedgram.experiment.dealt import sites_dealt
 from fedgram.experiment.record import Record
-from fedgram.experiment.scoring import Metrics, Scored, Scorer, Scores
+from fedgram.experiment.scoring import Scored, Scorer, Scores
 from fedgram.experiment.sites import Sites
 from fedgram.federation import Ask
 from fedgram.heads import Predictor
@@ -93,8 +95,8 @@ class Result:
         return self.scores.shared_digest
 
     @property
-    def model_digest(self) -> str:
-        """Digest of the set of models the clients ended up with."""
+    def model_digest(self) -> str | None:
+        """Digest of the set of models; None where no server may know of single ones."""
         return self.scores.model_digest
 
     def plain(self) -> dict[str, Any]:
@@ -157,15 +159,46 @@ def run(
             on_reply=on_reply,
         )
 
-    engine = federate(sites.members)
-    kept_valid = bool(getattr(method, "keeps_valid", False)) or sites.reserves_valid
+    kept_valid = keeps_valid(method) or sites.reserves_valid
     scorer = Scorer(method, sites.test, metrics, kept_valid=kept_valid)
+    return conduct(
+        method,
+        federate(sites.members),
+        scorer,
+        name=name,
+        late=federate(sites.holdout) if sites.holdout else None,
+        scoring=scoring,
+        record=record,
+        on_round=on_round,
+    )
+
+
+def keeps_valid(method: Method) -> bool:
+    """Whether the method makes choices on validation samples, and so does not train on them."""
+    return bool(getattr(method, "keeps_valid", False))
+
+
+def conduct(
+    method: Method,
+    engine: Engine,
+    scorer: Scorer,
+    *,
+    name: str | None = None,
+    late: Engine | None = None,
+    scoring: Scoring = Scoring(),
+    record: Record,
+    on_round: Callable[[int], None] | None = None,
+) -> Result:
+    """Fit a method on whatever carries the messages; score, record and deliver.
+
+    Clients of `late` take no part in training, and get a model of their own afterwards.
+    """
     course = _Course(engine, scorer, record, scoring)
     course.follow(method, on_round)
     chosen, last = course.finish()
     holdout, models = None, chosen.models
-    if sites.holdout:
-        scored = scorer.score(federate(sites.holdout), chosen.round, chosen.shared)
+    if late is not None:
+        scored = scorer.score(late, chosen.round, chosen.shared)
         holdout, models = scorer.whole(scored).scores, {**models, **scored.models}
         record.scores(
             chosen.round, "holdout", [asdict(row) for row in holdout.rows], holdout.plain()
@@ -173,7 +206,8 @@ def run(
     settings = asdict(method)  # type: ignore[call-overload]
     published = Published(method=name or "", settings=settings, shared=chosen.shared)
     record.models(published, models)
-    engine.deliver(chosen.shared)  # last, so that a recorded delivery means a complete record
+    # Last, so that a recorded delivery means a complete record.
+    engine.deliver(chosen.shared, chosen.round)
     return Result(
         method=name or type(method).__name__.lower(),
         chosen=chosen,
@@ -195,7 +229,7 @@ def _secure(threshold: float) -> Callable[..., InProcess]:
 class _Course:
     """The rounds of a run as they come: scored when due, the best kept."""
 
-    def __init__(self, engine: InProcess, scorer: Scorer, record: Record, scoring: Scoring) -> None:
+    def __init__(self, engine: Engine, scorer: Scorer, record: Record, scoring: Scoring) -> None:
         self._engine = engine
         self._scorer = scorer
         self._record = record
@@ -234,7 +268,12 @@ class _Course:
     def _score(self, round_: int, shared: Any) -> None:
         clients = sum(ask.flops for ask in self._engine.asks if ask.phase == "train")
         scored = self._scorer.score(
-            self._engine, round_, shared, seconds=self._seconds, flops=self._flops + clients
+            self._engine,
+            round_,
+            shared,
+            best=self._best.round if self._best else 0,
+            seconds=self._seconds,
+            flops=self._flops + clients,
         )
         scores = scored.scores
         self._record.scores(round_, "members", [asdict(row) for row in scores.rows], scores.plain())

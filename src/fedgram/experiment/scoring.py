@@ -1,42 +1,21 @@
-"""Personalize and score at the sites: the one place where test data are seen."""
+"""What is known of a round once the sites have scored it."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import Any
 
 import numpy as np
 
-from fedgram import codec, work
-from fedgram.client import Client, Site
-from fedgram.engines.inprocess import InProcess
-from fedgram.experiment.metrics import macro_auroc
+from fedgram import codec
+from fedgram.engines.engine import Engine
+from fedgram.evaluation import Evaluation, Metrics, Task
 from fedgram.federation import traffic
 from fedgram.heads import Predictor, predict
 from fedgram.method import Method, shared_digest
 from fedgram.samples import Samples
 from fedgram.stats import Tally, worst_decile
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metrics:
-    """What to compute beyond accuracy.
-
-    Parameters
-    ----------
-    auroc
-        Macro AUROC on each client's own test samples, averaged over clients.
-    classes
-        Accuracy within each class.
-    whole
-        Accuracy of every client's model on everybody's test samples.
-    """
-
-    auroc: bool = False
-    classes: bool = False
-    whole: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +47,8 @@ class Scores:
         Operations of fitting so far, at the clients and the server, and of personalizing now.
     bytes
         Up and down per client so far, with the delivery of what is shared.
+    model_digest
+        Of the set of models; None where no server may know of single ones.
     whole
         Whether each model was tried on everybody's test samples too.
     """
@@ -79,7 +60,7 @@ class Scores:
     flops: int
     bytes: dict[str, int]
     shared_digest: str | None
-    model_digest: str
+    model_digest: str | None
     metrics: Metrics
     whole: bool = False
 
@@ -137,54 +118,72 @@ class Scored:
 
 
 class Scorer:
-    """Personalizes and scores at the sites; it alone sees test data."""
+    """Has the sites personalize and score, and adds up what they say.
+
+    Parameters
+    ----------
+    method
+        Whose models they are.
+    test
+        Everybody's test samples, where they are in one place.
+    metrics
+        What to compute beyond accuracy.
+    kept_valid
+        Whether validation samples were kept for choices.
+    """
 
     def __init__(
-        self, method: Method, test: Samples, metrics: Metrics, *, kept_valid: bool
+        self, method: Method, test: Samples | None, metrics: Metrics, *, kept_valid: bool
     ) -> None:
         self._method = method
         self._metrics = metrics
         self._kept_valid = kept_valid
-        self._test = test.remembering()  # every model is tried on it: lift it once
-        self._seconds: dict[str, float] = {}
-        self._flops: dict[str, int] = {}
-        self._models: dict[str, Predictor] = {}
+        # Every model is tried on everybody's samples: lift them once.
+        self._test = test.remembering() if test is not None and metrics.whole else None
 
     def score(
-        self, engine: InProcess, round_: int, shared: Any, *, seconds: float = 0.0, flops: int = 0
+        self,
+        engine: Engine,
+        round_: int,
+        shared: Any,
+        *,
+        best: int = 0,
+        seconds: float = 0.0,
+        flops: int = 0,
     ) -> Scored:
         """Personalize and score at every site; add to the time and work of fitting so far."""
-        self._models = {}
-        total, valid, rows = Tally.zero(), Tally.zero(), []
-        for name, (tally, chosen) in engine.evaluate(self._personalize_and_score, shared):
-            total, valid = total + tally, valid + chosen
-            rows.append(
-                Row(
-                    client=name,
-                    samples=tally.samples,
-                    correct=tally.correct,
-                    seconds=self._seconds[name],
-                    model_digest=codec.digest(self._models[name]),
-                    valid_samples=chosen.samples,
-                    valid_correct=chosen.correct,
-                )
-            )
+        models: dict[str, Predictor] = {}
+        task = Task(
+            method=self._method,
+            metrics=self._metrics,
+            kept_valid=self._kept_valid,
+            round=round_,
+            best=best,
+            keep=models.__setitem__,
+        )
+        total, rows = Evaluation.zero(), []
+        for name, found in engine.evaluate(task, shared):
+            if isinstance(found, Evaluation):  # already a sum over all
+                total = total + found
+                continue
+            total = total + found.sums
+            rows.append(_row(name, found.sums, found.model_digest))
         scores = Scores(
-            tally=total,
-            valid=valid if self._kept_valid and valid.samples else None,
+            tally=total.tally,
+            valid=total.valid if self._kept_valid and total.valid.samples else None,
             rows=[] if engine.private else rows,
-            seconds=seconds + sum(row.seconds for row in rows),
-            flops=flops + sum(self._flops[row.client] for row in rows),
+            seconds=seconds + total.microseconds / 1e6,
+            flops=flops + total.flops,
             bytes=_so_far(engine),
             shared_digest=shared_digest(self._method, shared),
-            model_digest=codec.digest(sorted({row.model_digest for row in rows})),
+            model_digest=codec.digest(sorted({row.model_digest for row in rows})) if rows else None,
             metrics=self._metrics,
         )
-        return Scored(round=round_, shared=shared, models=self._models, scores=scores)
+        return Scored(round=round_, shared=shared, models=models, scores=scores)
 
     def whole(self, scored: Scored) -> Scored:
         """Try every model on everybody's test samples as well: too much for every round."""
-        if not self._metrics.whole:
+        if self._test is None:
             return scored
         found: dict[str, Tally] = {}  # clients often share one model
         total = Tally.zero()
@@ -200,24 +199,20 @@ class Scorer:
         tally = replace(scored.scores.tally, everywhere=total.everywhere)
         return replace(scored, scores=replace(scored.scores, tally=tally, whole=True))
 
-    def _personalize_and_score(
-        self, site: Site, client: Client, shared: Any
-    ) -> tuple[Tally, Tally]:
-        start, before = time.perf_counter(), work.done()
-        model = self._method.personalize(client, shared)
-        self._seconds[site.id] = time.perf_counter() - start
-        self._flops[site.id] = work.done() - before
-        self._models[site.id] = model
-        scores, truth = model(site.test.features), site.test.labels
-        auroc = macro_auroc(scores, truth.codes) if self._metrics.auroc else None
-        valid = site.valid if self._kept_valid else site.valid.take([])
-        return (
-            Tally.of(scores.argmax(axis=1), truth, auroc=auroc),
-            Tally.of(predict(model, valid.features), valid.labels),
-        )
+
+def _row(name: str, sums: Evaluation, model_digest: str) -> Row:
+    return Row(
+        client=name,
+        samples=sums.tally.samples,
+        correct=sums.tally.correct,
+        seconds=sums.microseconds / 1e6,
+        model_digest=model_digest,
+        valid_samples=sums.valid.samples,
+        valid_correct=sums.valid.correct,
+    )
 
 
-def _so_far(engine: InProcess) -> dict[str, int]:
+def _so_far(engine: Engine) -> dict[str, int]:
     """Return the bytes of training so far, and of delivering what was just scored."""
     train = traffic(ask for ask in engine.asks if ask.phase == "train")
     scored = engine.asks[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, Self
 
 from fedgram.errors import FedgramError, PrivacyError
 from fedgram.group import Additive
@@ -81,8 +82,7 @@ class Party:
         """Answer round 2: shares of the mask key and of the seed, sealed for each peer."""
         self._enter("shares")
         self._check(roster)
-        self._roster, self._binding = roster, roster.digest()
-        self._peers = {keys.name: keys for keys in roster.members if keys.name != self.name}
+        self._join(roster)
         count = len(roster.members)
         made = zip(
             shamir.split(self._mask_key, roster.threshold, count),
@@ -135,6 +135,38 @@ class Party:
             seeds={name: self._held[name][1].hex() for name in sorted(stayed)},
             keys={name: self._held[name][0].hex() for name in sorted(set(self._held) - stayed)},
         )
+
+    def plain(self) -> dict[str, Any]:
+        """Return all that this side remembers, for `codec`; whoever reads it can unmask."""
+        return {
+            "name": self.name,
+            "session": self._session,
+            "round": self._round,
+            "secrets": [key.hex() for key in (self._mask_key, self._letter_key, self._seed)],
+            "held": {name: [a.hex(), b.hex()] for name, (a, b) in self._held.items()},
+            "own": getattr(self, "_own", None),
+            "roster": getattr(self, "_roster", None),
+        }
+
+    @classmethod
+    def restored(cls, plain: dict[str, Any], *, signer: Signer | None = None) -> Self:
+        """Return the party that `plain` gave, in another process.
+
+        With signatures a party must stay in one: what it has confirmed is not among this.
+        """
+        party = cls(plain["name"], Call(session=plain["session"]), signer=signer)
+        party._round = plain["round"]
+        party._mask_key, party._letter_key, party._seed = map(unhex, plain["secrets"])
+        party._held = {name: (unhex(a), unhex(b)) for name, (a, b) in plain["held"].items()}
+        if plain["own"] is not None:
+            party._own = plain["own"]
+        if plain["roster"] is not None:
+            party._join(plain["roster"])
+        return party
+
+    def _join(self, roster: Roster) -> None:
+        self._roster, self._binding = roster, roster.digest()
+        self._peers = {keys.name: keys for keys in roster.members if keys.name != self.name}
 
     def _secret(self) -> bytes:
         """Return 32 fresh bytes; in turn the mask key, the letter key and the seed."""

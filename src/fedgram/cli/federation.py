@@ -1,0 +1,272 @@
+"""A federation of real sites: its folder, its keys, its processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import click
+
+from fedgram.cli.group import main
+from fedgram.cli.report import report
+from fedgram.errors import ConfigError
+from fedgram.federated.operate import (
+    attend,
+    latest,
+    operate,
+    register,
+    require_keys,
+    serve,
+    simulate,
+)
+from fedgram.federated.processes import Child, Processes, follow, free_ports
+from fedgram.federated.project import (
+    DEFAULT_ADDRESS,
+    DEMO_SITES,
+    Address,
+    Project,
+    SiteFolder,
+    create,
+)
+from fedgram.federated.settings import read_site
+from fedgram.federated.site import site_of
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+folder_argument = click.argument("folder", metavar="DIR", type=FOLDER)
+
+
+@main.group()
+def federation() -> None:
+    """Carry a federation between real sites, by Flower."""
+
+
+@federation.command()
+@folder_argument
+@click.option("-m", "--method", "methods", multiple=True, help="Method to run; may be repeated.")
+@click.option("--site", "sites", multiple=True, metavar="NAME", help="Site; may be repeated.")
+@click.option("--source", default="features.npz", show_default=True, help="Data, as sites see it.")
+@click.option("--address", default=DEFAULT_ADDRESS, show_default=True, help="Of the server.")
+@click.option("--demo", is_flag=True, help="Three sites that share the embedded digits.")
+@click.option(
+    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
+)
+def init(
+    folder: Path,
+    methods: tuple[str, ...],
+    sites: tuple[str, ...],
+    source: str,
+    address: str,
+    demo: bool,
+    overrides: tuple[str, ...],
+) -> None:
+    """Write the folder of a new federation: for the server, and one to hand to each site.
+
+    Settings are those of 'fedgram run', and federation.minimum, wait, timeout and quorum. Their
+    meaning stands in DIR/server/federation.toml; what to run where, in DIR/README.md.
+
+    Example: fedgram federation init study --site north --site west -m apfl --address
+    fl.example.org:8000
+    """
+    project = create(
+        folder,
+        sites=sites or (DEMO_SITES if demo else ()),
+        methods=methods,
+        overrides=overrides,
+        source=source,
+        address=Address.read(address),
+        demo=demo,
+    )
+    names = ", ".join(site.name for site in project.sites)
+    click.echo(f"{folder}: a federation of {names}; read {folder / 'README.md'}")
+
+
+@federation.command()
+@folder_argument
+@click.option("--host", "hosts", multiple=True, help="Another name or IP address of the server.")
+@click.option("--days", type=click.IntRange(1, 3650), default=397, show_default=True)
+@click.option("--site", "sites", multiple=True, metavar="NAME", help="Make this site's; or add it.")
+@click.option("--renew", is_flag=True, help="Replace the server's certificate, or a site's pair.")
+@click.option("--authority", is_flag=True, help="With --renew: replace the authority as well.")
+def keys(
+    folder: Path,
+    hosts: tuple[str, ...],
+    days: int,
+    sites: tuple[str, ...],
+    renew: bool,
+    authority: bool,
+) -> None:
+    """Make the authority, the server's certificate and every site's key pair; or what is missing.
+
+    In a site's own folder only that site's pair is made: then its private key never travels. With
+    --site NAME a site that is not there yet is added. Nothing is replaced without --renew.
+
+    Example: fedgram federation keys study --host 10.0.0.5
+    """
+    make = _keys()
+    if (folder / "site.toml").is_file():
+        site = SiteFolder.open(folder)
+        click.echo(make.make_pair(site, renew=renew))
+        click.echo(f"{site.public_key}: send this to the server, and keep {site.key} to yourself")
+        return
+    project = Project.open(folder)
+    if renew and sites and not authority:
+        made = make.renew_pairs(project, sites)
+    else:
+        there = {site.name for site in project.sites}
+        for name in dict.fromkeys(sites):
+            if name not in there:
+                click.echo(f"{project.add_site(name).folder}: a new site")
+        made = make.make_keys(project, hosts=hosts, days=days, renew=renew, authority=authority)
+    for line in made:
+        click.echo(line)
+
+
+@federation.command()
+@folder_argument
+def server(folder: Path) -> None:
+    """Run the server until it is stopped: Flower's SuperLink, with TLS and known sites only.
+
+    It runs in the foreground; what it says is also in DIR/logs/server.log.
+
+    Example: fedgram federation server study
+    """
+    project = Project.open(folder)
+    with Processes(project.logs, {}) as processes:
+        child = serve(project, processes)
+        click.echo(f"{project.address}: the server is up; stop it with Ctrl-C")
+        _stay(child)
+
+
+@federation.command()
+@click.argument("folder", metavar="SITE", type=FOLDER)
+@click.option("--server", "address", metavar="HOST:PORT", help="Instead of what SITE says.")
+@click.option("--port", type=click.IntRange(1, 65535), help="For the site's own processes; a free.")
+def site(folder: Path, address: str | None, port: int | None) -> None:
+    """Take part as one site until it is stopped: Flower's SuperNode.
+
+    SITE is the folder that the site was handed. It runs in the foreground; what it says is also in
+    SITE/logs.
+
+    Example: fedgram federation site north
+    """
+    place = SiteFolder.open(folder)
+    given = Address.read(address) if address else place.server
+    require_keys(place)
+    _greet(place)
+    with Processes(place.folder / "logs", {}) as processes:
+        _stay(attend(place, processes, server=given, port=port or 0))
+
+
+@federation.command("register")
+@folder_argument
+def register_command(folder: Path) -> None:
+    """Tell the running server which sites there are, by their public keys.
+
+    It may be repeated: sites that are known stay as they are, and a renewed key replaces the old.
+
+    Example: fedgram federation register study
+    """
+    project = Project.open(folder)
+    with Processes(project.logs, {}) as processes:
+        operator = operate(project, processes)
+        operator.require_up()
+        register(operator, click.echo)
+
+
+@federation.command()
+@folder_argument
+def run(folder: Path) -> None:
+    """Let the connected sites run what DIR/server/federation.toml says, and wait for the end.
+
+    Example: fedgram federation run study
+    """
+    project = Project.open(folder)
+    with Processes(project.logs, {}) as processes:
+        operator = operate(project, processes)
+        operator.require_up()
+        operator.run(click.echo)
+    _told(project.server)
+
+
+@federation.command("simulate")
+@folder_argument
+@click.option("--cpus", type=click.FloatRange(min=0.1), default=1.0, show_default=True)
+def simulate_command(folder: Path, cpus: float) -> None:
+    """Run the federation on this machine alone, with the data of DIR/server/federation.toml.
+
+    --cpus is what each simulated site gets, so as many compute at a time as there are processors.
+    It needs: pip install 'fedgram[simulation]'.
+
+    Example: fedgram federation simulate study
+    """
+    project = Project.open(folder)
+    with Processes(project.logs, {}) as processes:
+        folder = simulate(project, processes, click.echo, cpus=cpus)
+    _told(folder)
+
+
+@federation.command()
+@folder_argument
+@click.option("-m", "--method", "methods", multiple=True, default=("apfl",), show_default=True)
+@click.option(
+    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
+)
+@click.pass_context
+def demo(
+    context: click.Context, folder: Path, methods: tuple[str, ...], overrides: tuple[str, ...]
+) -> None:
+    """Bring up a server and three sites on this machine, run a method, and write the report.
+
+    All that 'init --demo', 'keys', 'server', 'register', 'site', 'run' and 'report' do, on free
+    ports; everything is stopped at the end.
+
+    Example: fedgram federation demo try
+    """
+    port, *ports = free_ports(1 + len(DEMO_SITES))
+    project = create(
+        folder,
+        sites=DEMO_SITES,
+        methods=methods,
+        overrides=overrides,
+        address=Address(host="127.0.0.1", port=port),
+        demo=True,
+    )
+    _keys().make_keys(project)
+    with Processes(project.logs, {}) as processes:
+        click.echo(f"{project.address}: starting the server")
+        serve(project, processes)
+        operator = operate(project, processes)
+        register(operator, click.echo)
+        for place, own in zip(project.sites, ports, strict=True):
+            attend(place, processes, port=own)
+        operator.run(click.echo)
+    page = project.folder / "report.html"
+    context.invoke(report, folders=(latest(project.server),), out=page, title=None)
+
+
+def _greet(site: SiteFolder) -> None:
+    """Read a site's data before it takes part: what is wrong with them is said here and now."""
+    mine = site_of(read_site(site.settings))
+    parts = (mine.train, "training"), (mine.valid, "validation"), (mine.test, "test")
+    told = ", ".join(f"{len(part)} {name}" for part, name in parts)
+    click.echo(f"{site.name}: {told} samples; stop it with Ctrl-C")
+
+
+def _stay(child: Child) -> None:
+    """Say what a process says until it ends, which is a failure unless it was told to."""
+    for line in follow(child):
+        click.echo(line)
+    raise child.failure()
+
+
+def _told(folder: Path) -> None:
+    found = latest(folder)
+    click.echo(f"{found}: recorded; see it with 'fedgram report {found}'")
+
+
+def _keys() -> ModuleType:
+    try:
+        from fedgram.federated import keys as module
+    except ModuleNotFoundError as error:
+        raise ConfigError("keys need: pip install 'fedgram[secure]'") from error
+    return module

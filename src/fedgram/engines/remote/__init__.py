@@ -1,0 +1,1 @@
+"""A federation of sites that can only be written to: both ends of the wire, whatever carries it."""

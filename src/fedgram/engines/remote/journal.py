@@ -1,0 +1,70 @@
+"""What a server has already been told in a run: after a crash it is replayed, not asked again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from fedgram import codec
+from fedgram.errors import DataError
+from fedgram.federation import Ask
+
+
+class Journal:
+    """One folder per finished exchange, under its number.
+
+    An entry is only good for the very question it answered: where a method asks something else this
+    time, the entry and all later ones are dropped.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ask = Ask(step="s", phase="train", clients=1, bytes_up=1, bytes_down=1, seconds=0.0)
+    ...     journal = Journal(Path(folder))
+    ...     journal.put(1, "", 7)
+    ...     journal.close(1, "question", ask)
+    ...     dict(journal.values(1)), journal.ask(1, "question") == ask, journal.ask(1, "other")
+    ({'': 7}, True, None)
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def ask(self, serial: int, key: str) -> Ask | None:
+        """Return the record of a finished exchange, None where it must be done."""
+        path = self._entry(serial) / "ask"
+        try:
+            kept = codec.load(path) if path.is_file() else None
+        except DataError:
+            kept = None
+        if kept is not None and kept["key"] == key:
+            return Ask(**kept["ask"])
+        self._drop(serial)
+        return None
+
+    def put(self, serial: int, name: str, value: Any) -> None:
+        """Write down one value of an exchange that is under way."""
+        codec.save(self._entry(serial) / f"value-{quote(name, safe='')}", value)
+
+    def close(self, serial: int, key: str, ask: Ask) -> None:
+        """End an exchange: from here on it counts."""
+        codec.save(self._entry(serial) / "ask", {"key": key, "ask": asdict(ask)})
+
+    def values(self, serial: int) -> Iterator[tuple[str, Any]]:
+        """Yield the values of a finished exchange, one at a time."""
+        for path in sorted(self._entry(serial).glob("value-*")):
+            yield unquote(path.name.removeprefix("value-")), codec.load(path)
+
+    def _entry(self, serial: int) -> Path:
+        return self._folder / f"{serial:06d}"
+
+    def _drop(self, serial: int) -> None:
+        for path in self._folder.glob("*"):
+            if re.fullmatch("[0-9]{6}", path.name) and int(path.name) >= serial:
+                shutil.rmtree(path)

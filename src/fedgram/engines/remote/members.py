@@ -1,0 +1,55 @@
+"""Contributions that are kept one by one at the server: who is in, and with which samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from fedgram.ledger import Ledger
+from fedgram.stats import Statistics
+
+COHORT = "cohort"  # under this name the total of a secure sum is kept: of whom, its tag says
+
+
+class Members:
+    """A ledger as the engine uses it: it asks for what is missing, and keeps what comes.
+
+    A contribution carries the fingerprint of the samples it was made of. A member whose samples are
+    still the same is not asked again, not even in a later run; other samples take its place.
+
+    Parameters
+    ----------
+    ledger
+        Where contributions are kept.
+    fingerprints
+        Of the sites that are here, by name.
+    """
+
+    def __init__(self, ledger: Ledger, fingerprints: Mapping[str, str]) -> None:
+        self._ledger = ledger
+        self._fingerprints = fingerprints
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Return who must be asked."""
+        members = set(self._ledger.members)
+        return [
+            name
+            for name in names
+            if name not in members or self._ledger.tag(name) != self._fingerprints[name]
+        ]
+
+    def join(self, client: str, statistics: Statistics) -> None:
+        """Keep a contribution; it is on the disk when this returns."""
+        self._ledger.replace(client, statistics, tag=self._fingerprints[client])
+
+    def join_cohort(self, names: Sequence[str], total: Statistics) -> None:
+        """Keep the total of a secure sum, which is all there is of its members."""
+        self._ledger.replace(COHORT, total, tag="\n".join(names))
+
+    def total(self, classes: Sequence[str]) -> Statistics:
+        """Return the sum over all members, here or not, over this class list."""
+        return self._ledger.total.arranged(classes)
+
+    def each(self, classes: Sequence[str]) -> Iterator[tuple[str, Statistics]]:
+        """Yield every member's part, one in memory at a time."""
+        for name in self._ledger.members:
+            yield name, self._ledger.of(name).arranged(classes)

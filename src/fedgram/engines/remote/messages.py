@@ -1,0 +1,207 @@
+"""What server and sites write to each other; each is a value that `codec` carries."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fedgram import codec
+from fedgram.errors import DataError, FedgramError, MismatchError
+from fedgram.evaluation import Metrics
+from fedgram.method import Method, make
+from fedgram.samples import NOWHERE, Space
+
+Kind = Literal["greet", "step", "score", "deliver", "keys", "shares", "masked", "reveal"]
+
+
+@codec.register
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a site must agree to before it answers anything.
+
+    Parameters
+    ----------
+    version
+        Of fedgram: sums of different versions are never added.
+    run
+        Tells this run from all others.
+    seed
+        From which the methods' randomness is drawn.
+    method, settings
+        Which steps are asked for.
+    grid
+        Settings of the grid.
+    secure
+        Whether contributions travel under masks.
+    space, classes
+        What features and class codes mean; nowhere while sites are greeted.
+    metrics, kept_valid, reserve_valid
+        How a model is scored, and what validation samples are for.
+    """
+
+    version: str
+    run: str
+    seed: int
+    method: str
+    settings: dict[str, Any]
+    grid: dict[str, Any]
+    secure: bool = False
+    space: Space = NOWHERE
+    classes: tuple[str, ...] = ()
+    metrics: Metrics = Metrics()
+    kept_valid: bool = False
+    reserve_valid: bool = False
+
+    def make(self) -> Method:
+        """Return the method, which must be one of fedgram's own: no code travels."""
+        if self.method.endswith(".py"):
+            raise DataError(f"method {self.method!r} is a file; only fedgram's own run at sites")
+        return make(self.method, self.settings)
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Request:
+    """One question, often the same to all sites.
+
+    Parameters
+    ----------
+    serial
+        Number of the exchange within the run.
+    draw
+        Number of the ask, from which the site's randomness is drawn.
+    step
+        Name of the method's own function that answers.
+    broadcast
+        What the step is given.
+    """
+
+    terms: Terms
+    kind: Kind
+    serial: int
+    draw: int = 0
+    step: str = ""
+    broadcast: Any = None
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Greeting:
+    """What a site says of itself before a run; less of it where sums are secure.
+
+    Parameters
+    ----------
+    space, classes
+        What its features and class codes mean.
+    samples
+        Number of training samples, 0 where it is not told.
+    fingerprint
+        Digest of the samples: whether a contribution that the server has is still of these.
+    """
+
+    space: Space
+    classes: tuple[str, ...]
+    samples: int = 0
+    fingerprint: str = ""
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Answer:
+    """What a site answers; `about` is the digest of the very request: none can be used again."""
+
+    client: str
+    about: str
+    value: Any
+    flops: int = 0
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Refusal:
+    """Why a site does not answer: the kind of error, and its text."""
+
+    client: str
+    about: str
+    error: str
+    text: str
+
+
+def about(request: bytes) -> str:
+    """Return by what an answer says which request it is to."""
+    return hashlib.sha256(request).hexdigest()
+
+
+def read_request(content: bytes) -> Request:
+    """Return the request that these bytes carry."""
+    request = codec.decode(content, origin="request")
+    if not isinstance(request, Request) or not isinstance(request.terms, Terms):
+        raise DataError("not a request of a fedgram server")
+    return request
+
+
+def read_answer(content: bytes, *, client: str, to: str) -> Answer:
+    """Return the answer of this client to the request of this digest; all else is refused.
+
+    Examples
+    --------
+    >>> answer = Answer(client="north", about="12", value=3)
+    >>> read_answer(codec.encode(answer), client="north", to="12").value
+    3
+    >>> read_answer(codec.encode(answer), client="north", to="13")
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.MismatchError: an answer to another request; it is not counted
+    """
+    answer = codec.decode(content, origin="answer")
+    if not isinstance(answer, Answer | Refusal):
+        raise DataError(f"a {type(answer).__name__} is no answer")
+    if isinstance(answer, Refusal):
+        raise refused(answer)
+    if answer.client != client:
+        raise MismatchError(f"it calls itself {answer.client!r}; it is not counted")
+    if answer.about != to:
+        raise MismatchError("an answer to another request; it is not counted")
+    return answer
+
+
+def refused(refusal: Refusal) -> FedgramError:
+    """Return a site's refusal as an error of the kind it was."""
+    known = {kind.__name__: kind for kind in _kinds(FedgramError)}
+    return known.get(str(refusal.error), FedgramError)(str(refusal.text))
+
+
+def _kinds(kind: type[FedgramError]) -> list[type[FedgramError]]:
+    return [kind, *(each for below in kind.__subclasses__() for each in _kinds(below))]
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scoring:
+    """A site's part of a shared result, to be scored; models of other rounds may go."""
+
+    part: Any
+    round: int
+    best: int = 0
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Round:
+    """One round of a secure sum: the session, its message, and what the step is given."""
+
+    session: str
+    content: Any
+    broadcast: Any = None
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Delivery:
+    """A site's part of the final result, which is that of a round; `card` goes beside the model."""
+
+    part: Any
+    round: int
+    card: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,75 @@
+"""Where a server stands: which runs were begun, and which are done."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from fedgram import files
+from fedgram.experiment.record import read_object
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """One pass through the methods of a federation; a killed server takes it up again.
+
+    Parameters
+    ----------
+    folder
+        Of this pass, ``runs/NNNN``.
+    plan
+        Digest of all settings: others begin another pass.
+    runs
+        The name of each method's run, as sites know it.
+    """
+
+    folder: Path
+    plan: str
+    runs: dict[str, str]
+
+    @classmethod
+    def begin(cls, folder: Path, plan: str, methods: Sequence[str]) -> Self:
+        """Return the pass that is under way with these settings, else a new one."""
+        passes = sorted(path for path in (folder / "runs").glob("[0-9]*") if path.is_dir())
+        if passes and (passes[-1] / "course.json").is_file():
+            state = read_object(passes[-1] / "course.json")
+            if state["plan"] == plan and not state["finished"]:
+                return cls(folder=passes[-1], plan=plan, runs=state["runs"])
+        number = int(passes[-1].name) + 1 if passes else 1
+        runs = {name: secrets.token_hex(16) for name in methods}
+        course = cls(folder=folder / "runs" / f"{number:04d}", plan=plan, runs=runs)
+        course._write(finished=False)
+        return course
+
+    def record(self, method: str) -> Path:
+        """Return the folder of a method's record, empty: it is written again from the journal."""
+        folder = self.folder / method
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        return folder
+
+    def journal(self, method: str) -> Path:
+        """Return the folder of what sites have answered."""
+        return self.folder / f"{method}.journal"
+
+    def done(self, method: str) -> bool:
+        """Whether this method's run is finished."""
+        return (self.folder / f"{method}.done").is_file()
+
+    def end(self, method: str, summary: dict[str, Any]) -> None:
+        """Finish a method's run; what sites answered is in its record now."""
+        files.write(self.folder / f"{method}.done", json.dumps(summary) + "\n")
+        shutil.rmtree(self.journal(method), ignore_errors=True)
+
+    def finish(self) -> None:
+        """End the pass: the next one begins anew."""
+        self._write(finished=True)
+
+    def _write(self, *, finished: bool) -> None:
+        state = {"plan": self.plan, "runs": self.runs, "finished": finished}
+        files.write(self.folder / "course.json", json.dumps(state, indent=2) + "\n")

@@ -1,0 +1,169 @@
+"""A federation's server: runs the methods of ``federation.toml``, and goes on after a crash.
+
+``runs/NNNN/METHOD`` is the record of a run, as ``fedgram run`` writes it; beside it a journal holds
+what sites have answered so far. A server that was killed finds both, and its ledgers, and finishes
+the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedgram import codec
+from fedgram.engines.remote.carrier import Carrier
+from fedgram.engines.remote.journal import Journal
+from fedgram.engines.remote.members import Members
+from fedgram.engines.remote.messages import Terms
+from fedgram.engines.remote.post import Post
+from fedgram.engines.remote.roll import Roll
+from fedgram.engines.remote.server import Remote
+from fedgram.errors import ConfigError
+from fedgram.experiment.config import Config
+from fedgram.experiment.record import Record
+from fedgram.experiment.runner import Result, conduct, keeps_valid
+from fedgram.experiment.scoring import Scorer
+from fedgram.federated.course import Course
+from fedgram.federated.ledgers import Ledgers
+from fedgram.federated.settings import Federation, plain_grid, read_federation
+from fedgram.method import Method
+
+SETTINGS = "federation.toml"
+Say = Callable[[str], None]
+
+
+def serve(carrier: Carrier, folder: Path, say: Say) -> Path:
+    """Run every method of the folder's ``federation.toml``; return where the records are."""
+    config, federation = read_federation(folder / SETTINGS)
+    plan = [config.plain(), asdict(federation), version("fedgram")]
+    course = Course.begin(folder, codec.digest(plan), config.methods)
+    for name in config.methods:
+        if course.done(name):
+            continue
+        with Ledgers(folder) as ledgers:
+            run = _Run(
+                name=name,
+                method=config.make(name),
+                config=config,
+                federation=federation,
+                course=course,
+                ledgers=ledgers,
+                say=say,
+            )
+            result = run.conducted(carrier)
+        course.end(name, result.plain())
+        accuracy = result.accuracy["client_mean"]
+        say(f"{name}: accuracy {accuracy:.4f}, shared {result.shared_digest}")
+    course.finish()
+    return course.folder
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Run:
+    """One method on the sites that are there."""
+
+    name: str
+    method: Method
+    config: Config
+    federation: Federation
+    course: Course
+    ledgers: Ledgers
+    say: Say
+
+    def conducted(self, carrier: Carrier) -> Result:
+        """Greet, fit, score, record and deliver."""
+        record = Record(self.course.record(self.name), self.config.about(self.name))
+
+        def note(client: str, text: str) -> None:
+            record.note(client, text)
+            self.say(f"{client}: {text}")
+
+        roll = Roll(
+            carrier,
+            self.federation,
+            listed=self.federation.sites,
+            shut_out=self.ledgers.shut_out(),
+            note=note,
+        )
+        terms = self._including_members(roll.assemble(self._terms()))
+        post = Post(carrier, roll.node, self.federation, note)
+        engine = self._engine(post, roll, terms, record)
+        scorer = Scorer(self.method, None, terms.metrics, kept_valid=terms.kept_valid)
+        result = conduct(
+            self.method,
+            engine,
+            scorer,
+            name=self.name,
+            scoring=self.config.scoring,
+            record=record,
+        )
+        self._publish(result)
+        return result
+
+    def _terms(self) -> Terms:
+        kept_valid = keeps_valid(self.method) or self.config.data.reserve_valid
+        return Terms(
+            version=version("fedgram"),
+            run=self.course.runs[self.name],
+            seed=self.config.engine.seed,
+            method=self.name,
+            settings=asdict(self.method),  # type: ignore[call-overload]
+            grid=plain_grid(self.config.grid),
+            secure=self.config.engine.secure,
+            metrics=replace(self.config.metrics, whole=False),
+            kept_valid=kept_valid,
+            reserve_valid=self.config.data.reserve_valid,
+        )
+
+    def _including_members(self, terms: Terms) -> Terms:
+        """Return the terms with the classes of members that are not here, too."""
+        kept = {name for _, ledger in self.ledgers for name in ledger.total.classes}
+        if kept <= set(terms.classes):
+            return terms
+        return replace(terms, classes=tuple(sorted(kept | set(terms.classes))))
+
+    def _engine(self, post: Post, roll: Roll, terms: Terms, record: Record) -> Remote:
+        journal = Journal(self.course.journal(self.name))
+        names = list(roll.greetings)
+        if self.config.engine.secure:
+            return self._masked(post, names, terms, journal, record)
+        prints = {name: greeting.fingerprint for name, greeting in roll.greetings.items()}
+        private = self.config.engine.private
+        return Remote(
+            post,
+            names,
+            terms,
+            journal,
+            members=None if private else lambda kind: Members(self.ledgers.of(kind), prints),
+            private=private,
+            on_ask=record.ask,
+        )
+
+    def _masked(
+        self, post: Post, names: list[str], terms: Terms, journal: Journal, record: Record
+    ) -> Remote:
+        try:
+            from fedgram.engines.remote.masked import MaskedRemote
+        except ImportError as error:
+            raise ConfigError("secure sums need: pip install 'fedgram[secure]'") from error
+        return MaskedRemote(
+            post,
+            names,
+            terms,
+            journal,
+            members=lambda kind: Members(self.ledgers.of(kind), {}),
+            threshold=self.config.engine.threshold,
+            on_ask=record.ask,
+        )
+
+    def _publish(self, result: Result) -> None:
+        """Say in the ledgers which model was made of their totals, once."""
+        model = str(self.course.folder / self.name / "shared.safetensors")
+        said: dict[str, Any] = {"shared_digest": result.shared_digest, "model": model}
+        for ledger in self.ledgers.used:
+            before = [event.detail for event in ledger.history() if event.what == "publish"]
+            if result.shared_digest and not any(said.items() <= d.items() for d in before):
+                ledger.publish(**said)

@@ -1,0 +1,82 @@
+"""In this process, in a Flower simulation, between real processes and under masks: one result."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("ray")
+
+from fedgram import codec
+from fedgram.data.sources import load
+from fedgram.experiment.record import Record
+from fedgram.experiment.sites import sites
+from fedgram.federated.keys import make_keys
+from fedgram.federated.operate import attend, operate, register, serve, simulate
+from fedgram.federated.processes import Processes, free_ports
+from fedgram.federated.project import Address, create
+from fedgram.federated.settings import read_federation
+
+pytestmark = pytest.mark.flower
+CLOSED = ("afl", "fedhip", "apfl")
+TRAINED = ("fedavg", "ditto")
+SHORT = ("every.rounds=1", "every.epochs=1", "every.rate=0.1")
+
+
+def project(folder, *overrides):
+    (port,) = free_ports(1)
+    made = create(
+        folder,
+        sites=("c0", "c1", "c2"),
+        methods=(*CLOSED, *TRAINED),
+        overrides=(*SHORT, *overrides),
+        address=Address(host="127.0.0.1", port=port),
+        demo=True,
+    )
+    make_keys(made)
+    return made
+
+
+def deployed(made):
+    with Processes(made.logs, {}) as processes:
+        serve(made, processes)
+        operator = operate(made, processes)
+        register(operator, print)
+        for site in made.sites:
+            attend(site, processes)
+        operator.run(print)
+    return made.server / "runs" / "0001"
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """What a run in this process gives, by method: its digest, and what it shares."""
+    made = project(tmp_path_factory.mktemp("here") / "study")
+    config, _ = read_federation(made.settings)
+    everybody = sites(load("digits"), config.data, config.grid)
+    return {name: config.run(name, everybody, record=Record()) for name in config.methods}
+
+
+def require_equal(folder, expected):
+    for name in CLOSED:
+        done = json.loads((folder / f"{name}.done").read_text())
+        assert done["shared_digest"] == expected[name].shared_digest, name
+    for name in TRAINED:
+        theirs = codec.load(folder / name / "shared.safetensors").shared
+        np.testing.assert_allclose(theirs.theta, expected[name].shared.theta, atol=1e-6)
+
+
+def test_a_simulation(tmp_path, expected):
+    made = project(tmp_path / "study")
+    with Processes(made.logs, {}) as processes:
+        folder = simulate(made, processes, print)
+    require_equal(folder / "runs" / "0001", expected)
+
+
+def test_three_real_sites(tmp_path, expected):
+    require_equal(deployed(project(tmp_path / "study")), expected)
+
+
+def test_three_real_sites_under_masks(tmp_path, expected):
+    require_equal(deployed(project(tmp_path / "study", "engine.secure=true")), expected)
