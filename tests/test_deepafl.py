@@ -256,7 +256,7 @@ def test_depth_helps_on_digits():
 def test_a_block_is_one_sum():
     result = run(DeepAFL(**SMALL), dealt(clients=3))
     steps = [ask.step for ask in result.asks if ask.phase == "train"]
-    assert steps == ["opening", *["statistics"] * 3]
+    assert steps == ["opening", *["depth_statistics"] * 3]
 
 
 def test_clients_that_kept_nothing_send_the_same():

@@ -126,7 +126,7 @@ class Deepening:
         """Say what the samples of this client mean."""
         return Opening(space=client.train.features.space, classes=client.train.labels.classes)
 
-    def statistics(self, client: Client, below: Residual) -> Statistics:
+    def depth_statistics(self, client: Client, below: Residual) -> Statistics:
         """Return the sums of deep features, with the next block's random ones beside them."""
         samples = deepened(client, below, keep=True).samples
         if len(below.blocks) >= self.blocks:
@@ -148,7 +148,7 @@ class Deepening:
         """Yield the head at each depth, and the features one block deeper."""
         for number in range(self.blocks):
             lift = self.random(number)
-            total = federation.sum(self.statistics, below)
+            total = federation.sum(self.depth_statistics, below)
             require_space(beside_space(below.space, lift), total.space)
             head, block = self._solved(total, below.space, lift)
             below = below.deeper(block)

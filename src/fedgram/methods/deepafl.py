@@ -29,7 +29,7 @@ class DeepAFL(Deepening):
         for head, deeper in self.deeper(federation, below):
             yield Deepened(below=below, model=head)
             below = deeper
-        total = federation.sum(self.statistics, below)
+        total = federation.sum(self.depth_statistics, below)
         yield Deepened(below=below, model=Linear.of(total, ridge=self.ridge))
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
