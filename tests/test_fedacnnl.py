@@ -11,7 +11,7 @@ from fedgram.deep import network
 from fedgram.deep.network import Layered
 from fedgram.deep.personal import STRENGTHS, LeaveOneOut, Profiles, blocks_of_classes, nearest
 from fedgram.deep.stack import Stack
-from fedgram.errors import ConfigError, MemoryLimitError
+from fedgram.errors import ConfigError, DataError, MemoryLimitError
 from fedgram.experiment.runner import run
 from fedgram.experiment.sites import sites
 from fedgram.features.grid import Grid
@@ -281,6 +281,28 @@ def test_images_are_taken_pixel_by_pixel(tmp_path):
     assert seen.accuracy == told.accuracy
     np.savez(tmp_path / "color.npz", x=np.zeros((4, 5, 6, 3), np.uint8), y=np.arange(4))
     assert load(str(tmp_path / "color.npz")).backbone == "image 5x6x3"
+
+
+def idx(array):
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes()
+
+
+def test_a_folder_of_mnist_files_is_data_and_others_are_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    for prefix, count in (("train", 40), ("t10k", 20)):
+        images, labels = rng.integers(0, 256, (count, 6, 6)), np.arange(count) % 4
+        for part, array in (("images-idx3", images), ("labels-idx1", labels)):
+            path = tmp_path / "mnist" / f"{prefix}-{part}-ubyte"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(idx(array.astype(np.uint8)))
+    data = load(str(tmp_path / "mnist"))
+    assert (len(data), data.backbone, data.split.tolist()) == (
+        60,
+        "image 6x6x1",
+        [0] * 40 + [2] * 20,
+    )
+    with pytest.raises(DataError, match="neither the idx files of MNIST"):
+        load(str(tmp_path))
 
 
 def test_models_go_through_bytes():
