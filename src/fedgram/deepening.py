@@ -100,7 +100,7 @@ class Deepening:
 
     ridge: float = 100.0
     blocks: int = 10
-    block_ridge: float = 30.0
+    block_ridge: float = 10.0
     width: int = 1024
     activation: str = "gelu"
     lift: Lift = Lift()
