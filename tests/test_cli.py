@@ -38,7 +38,7 @@ KEYS = {
     "gains",
 }
 SMALL = ("-s", "data.clients=4")
-FEW_ROUNDS = ("-s", "every.rounds=2", "-s", "every.pilot=1")
+FEW_ROUNDS = ("-s", "every.rounds=2", "-s", "every.pilot=1", "-s", "every.blocks=1")
 
 
 def cli(*arguments, columns=80):

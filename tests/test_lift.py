@@ -139,9 +139,9 @@ def test_rows_do_not_depend_on_how_many_are_done_at_a_time(monkeypatch, entries)
 
 
 def test_the_same_seed_gives_the_same_bytes_everywhere():
-    signs = module._signs(33, 21, 2**63 + 5)
+    signs = module.signs_of(33, 21, 2**63 + 5)
     assert np.array_equal(signs, slow_signs(33, 21, 2**63 + 5))
-    assert hashlib.sha256(module._signs(64, 64, 0).astype(np.int8).tobytes()).hexdigest() == (
+    assert hashlib.sha256(module.signs_of(64, 64, 0).astype(np.int8).tobytes()).hexdigest() == (
         "0597314fd18d8d2cf3a5d1221b9bf5e970b5b51c8dac3d9f768654149afbbc8d"
     )
     lifted = Lift(width=16, activation="relu", seed=1)(Grid()(np.eye(8) + 0.25))
@@ -152,13 +152,13 @@ def test_the_same_seed_gives_the_same_bytes_everywhere():
 
 def test_another_seed_gives_another_projection():
     seeds = [0, 1, 2, 2**32, 2**64 - 1]
-    assert len({module._signs(20, 20, seed).tobytes() for seed in seeds}) == len(seeds)
+    assert len({module.signs_of(20, 20, seed).tobytes() for seed in seeds}) == len(seeds)
     spaces = {Lift(width=4, seed=seed).space(rows().space) for seed in seeds}
     assert len(spaces) == len(seeds)
 
 
 def test_signs_are_balanced_and_cannot_be_changed():
-    signs = module._signs(300, 300, 4)
+    signs = module.signs_of(300, 300, 4)
     assert set(np.unique(signs)) == {-1.0, 1.0}
     assert abs(signs.mean()) < 0.02
     assert abs((signs.T @ signs / 300)[np.triu_indices(300, 1)]).max() < 0.4

@@ -134,7 +134,7 @@ def test_a_gram_matrix_that_would_not_fit_is_refused_before_the_lift_is_made(fre
     def made(*_):
         raise AssertionError("the lift was made for nothing")
 
-    monkeypatch.setattr(lift_module, "_signs", made)
+    monkeypatch.setattr(lift_module, "signs_of", made)
     free(10**9)  # enough for the lift
     with pytest.raises(MemoryLimitError, match="Gram matrix of 50001 features"):
         run(make("afl", {"lift": {"width": 50_000}}), dealt(clients=3))
@@ -173,6 +173,6 @@ def test_a_gram_matrix_asks_for_what_it_uses(used, bits):
 @pytest.mark.parametrize("bits", [8, 16, "off"])
 def test_a_lift_asks_for_what_it_uses(used, bits):
     rows = gridded(5, 1000, bits)
-    lift_module._signs.cache_clear()
+    lift_module.signs_of.cache_clear()
     asked, peak = used(lambda: Lift(width=8000)(rows))
     assert peak <= asked + 4 * 10**6

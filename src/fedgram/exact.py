@@ -58,10 +58,14 @@ class Accumulator:
             onehot[np.arange(len(block)), codes[start : start + len(block)]] = 1
             start += len(block)
             # Exact like the Gram: |sum of f| <= sum of f^2 for integers.
-            work.count(len(block) * len(self._square) * (len(self._square) + 1))
-            self._moment += _gemm(block.T, onehot).astype(self._moment.dtype)
-            self._block_square = _syrk(block, self._block_square)
-            self._add_upper(self._block_square.T)
+            self._moment += multiplied(block.T, onehot).astype(self._moment.dtype)
+            self.add_block(block)
+
+    def add_block(self, block: Array) -> None:
+        """Add float rows to the Gram alone, whose columns' sums of squares stay in the limit."""
+        work.count(len(block) * len(self._square) * (len(self._square) + 1))
+        self._block_square = _syrk(block, self._block_square)
+        self._add_upper(self._block_square.T)
 
     def take(self) -> tuple[Array, Array]:
         """Return the Gram's upper triangle, row by row, and the moment; start anew from zero."""
@@ -128,17 +132,21 @@ def blocks(values: Array, bound: int, dtype: np.dtype[Any]) -> Iterator[Array]:
         yield _joined(pending)
 
 
-def product(values: Array, signs: Array, bound: int) -> Array:
-    """Return ``values @ signs`` for integers up to `bound` and signs of +1 or -1, exactly."""
-    reach = bound * values.shape[1]
+def product(values: Array, factors: Array, bound: int, *, longest: int = 0) -> Array:
+    """Return ``values @ factors`` for integers up to `bound`, exactly.
+
+    The factors are +1 and -1, or integers whose magnitudes add up to `longest` in the largest
+    column: no partial sum is larger than that times the bound.
+    """
+    reach = bound * (longest or values.shape[1])
     dtype = FLOAT32 if reach <= EXACT_UP_TO[FLOAT32] else FLOAT64
     if reach > EXACT_UP_TO[dtype]:
         raise ExactnessError(
-            f"a lift of {values.shape[1]} features up to {bound} would not be exact; "
+            f"a product of {values.shape[1]} features up to {bound} would not be exact; "
             "use fewer grid.bits"
         )
     self_test(dtype)
-    return _gemm(values.astype(dtype), signs.astype(dtype, copy=False))
+    return multiplied(values.astype(dtype, copy=False), factors.astype(dtype, copy=False))
 
 
 @functools.cache
@@ -150,11 +158,11 @@ def self_test(dtype: np.dtype[Any]) -> None:
     """
     before = work.done()
     check(lambda rows: _syrk(rows, np.zeros((rows.shape[1],) * 2, dtype, order="F")).T, dtype)
-    check(lambda rows: _gemm(rows.T, rows), dtype)
+    check(lambda rows: multiplied(rows.T, rows), dtype)
     # A lift multiplies larger integers by signs: the highest bits must survive too.
     wide = np.random.default_rng(1).integers(0, EXACT_UP_TO[dtype] // 64, (64, 64), endpoint=True)
     signs = np.where(np.random.default_rng(2).integers(0, 2, (64, 64)), 1, -1)
-    if not np.array_equal(_gemm(wide.astype(dtype), signs.astype(dtype)), wide @ signs):
+    if not np.array_equal(multiplied(wide.astype(dtype), signs.astype(dtype)), wide @ signs):
         raise _inexact(dtype)
     work.count(before - work.done())  # nobody's work: whoever comes first would bear it
 
@@ -187,10 +195,11 @@ def _syrk(block: Array, out: Array) -> Array:
     return result
 
 
-def _gemm(left: Array, right: Array) -> Array:
-    """Return left @ right in C order, by the same BLAS as `_syrk`.
+def multiplied(left: Array, right: Array, scale: float = 1.0) -> Array:
+    """Return ``scale * left @ right`` in C order, by the same BLAS as `_syrk`.
 
-    NumPy brings a BLAS of its own, whose idle threads would spin against this one's.
+    NumPy brings a BLAS of its own, whose idle threads would spin against this one's. Either may be
+    a transposed view.
     """
     gemm = blas.sgemm if left.dtype == FLOAT32 else blas.dgemm
     work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
@@ -199,7 +208,7 @@ def _gemm(left: Array, right: Array) -> Array:
     first, second = right.T, left.T
     flip_first, flip_second = not first.flags.f_contiguous, not second.flags.f_contiguous
     result: Array = gemm(
-        1.0,
+        scale,
         first.T if flip_first else first,
         second.T if flip_second else second,
         trans_a=flip_first,

@@ -134,12 +134,7 @@ class Linear:
 
     def __call__(self, features: Features) -> Floats:
         lifted = self.lift(features)
-        if lifted.space != self.space:
-            detail = self.space.difference(lifted.space)
-            raise MismatchError(
-                f"this model was made for other features: {detail}; use the same backbone, grid "
-                "and lift"
-            )
+        require_space(self.space, lifted.space)
         scores = np.empty((len(lifted), len(self.classes)))
         work.count(2 * self.weights.size * len(lifted))
         with steady():
@@ -250,6 +245,15 @@ class Shifted:
 
     def __call__(self, features: Features) -> Floats:
         return self.model(features) + self.shift
+
+
+def require_space(wanted: Space, found: Space) -> None:
+    """Refuse features that a model was not made for."""
+    if found != wanted:
+        raise MismatchError(
+            f"this model was made for other features: {wanted.difference(found)}; use the same "
+            "backbone, grid and lift"
+        )
 
 
 def require_lift(space: Space, lift: Lift) -> None:

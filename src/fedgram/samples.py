@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -56,6 +57,17 @@ class Space:
     steps: tuple[str, ...] = ()
 
     @property
+    def image(self) -> tuple[int, ...]:
+        """Height, width and channels where the features are the pixels of images; else nothing."""
+        if self.width != self.inputs + 1:  # lifted
+            return ()
+        if found := re.fullmatch(r"image (\d+)x(\d+)x(\d+)", self.backbone):
+            return tuple(map(int, found.groups()))
+        if found := re.match(r"pixels:(\d+)\b", self.backbone):  # cells of an image, in color
+            return (int(found[1]), int(found[1]), 3)
+        return ()
+
+    @property
     def exact(self) -> bool:
         """Whether features are integers, so that sums are exact to the bit."""
         return self.bound > 0
@@ -78,6 +90,18 @@ class Space:
 
 
 NOWHERE = Space(width=0)
+
+
+def pictured(height: int, width: int, channels: int) -> str:
+    """Return what to call the backbone of images whose pixels are taken as they are.
+
+    Examples
+    --------
+    >>> name = pictured(28, 28, 1)
+    >>> name, Space(width=785, inputs=784, backbone=name).image
+    ('image 28x28x1', (28, 28, 1))
+    """
+    return f"image {height}x{width}x{channels}"
 
 
 @register

@@ -187,6 +187,18 @@ class Statistics(Additive):
         return codec.digest(self.arranged(sorted(self.classes)))
 
 
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Opening(Additive):
+    """What all clients agree on before the first round."""
+
+    space: Space = agreed(default=NOWHERE)
+    classes: tuple[str, ...] = agreed(default=())
+
+    def adopts(self) -> bool:
+        return self.space == NOWHERE
+
+
 HISTOGRAM_BINS = 101  # client accuracies, rounded to per cent
 _ONE = 10**12  # a client's accuracy is summed as an integer number of these parts
 

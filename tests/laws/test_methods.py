@@ -45,13 +45,19 @@ def wide(name, width):
     return {f.name: {"width": width} for f in fields if isinstance(f.default, Lift)}
 
 
+def first_with(kind, field):
+    """The first method that inherits a field from where this one has it."""
+    owner = next(k for k in kind.__mro__ if field in vars(k).get("__annotations__", {}))
+    return next(name for name in METHODS if issubclass(find(name), owner))
+
+
 def variants(name):
-    """Settings that try every choice a method offers in words."""
+    """Settings that try every choice a method offers in words, each where it comes first."""
     hints = typing.get_type_hints(find(name))
     choices = {
         field: typing.get_args(hint)
         for field, hint in hints.items()
-        if typing.get_origin(hint) is typing.Literal
+        if typing.get_origin(hint) is typing.Literal and first_with(find(name), field) == name
     }
     usual = {field.name: field.default for field in dataclasses.fields(find(name))}
     words = [

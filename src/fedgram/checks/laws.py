@@ -202,13 +202,13 @@ LAWS: tuple[Callable[[Method], None], ...] = (
 
 
 def shortened(method: Method, *, search: bool = True) -> Method:
-    """Return a method that trains in rounds with two of them: a law holds for any number.
+    """Return a method with two rounds, or one narrow block: a law holds for any number.
 
     Without `search`, a rate that would be searched for is given.
     """
     settings: dict[str, Any] = {
         name: min(most, getattr(method, name))
-        for name, most in (("rounds", 2), ("pilot", 1))
+        for name, most in (("rounds", 2), ("pilot", 1), ("blocks", 1), ("width", 16))
         if hasattr(method, name)
     }
     if not search and getattr(method, "rate", None) == "auto":

@@ -1,4 +1,4 @@
-"""Data sets: the embedded digits, and feature files."""
+"""Data sets: the embedded digits, synthetic ones, and feature files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from fedgram import files
+from fedgram.data import synthetic
 from fedgram.errors import DataError
-from fedgram.samples import Array, Integers
+from fedgram.samples import Array, Integers, pictured
 
 DATA_VARIABLE = "FEDGRAM_DATA"
 TRAIN, VALID, TEST = 0, 1, 2
@@ -126,7 +127,7 @@ def load_vectors(source: str) -> Vectors:
     path = _located(source)
     if path.suffix == ".csv":
         return Vectors(x=_read_csv(path))
-    arrays = read_arrays(source)
+    arrays = _flat(read_arrays(source))
     if "x" not in arrays or arrays["x"].ndim != 2:
         raise DataError(f"{source}: an array 'x', samples by features, is needed")
     return Vectors(
@@ -141,13 +142,16 @@ def load_vectors(source: str) -> Vectors:
 def load(source: str) -> Dataset:
     """Return the data of this name: ``digits``, or an ``.npz`` or ``.safetensors`` file.
 
-    A file is looked for as given and then in the folder that the environment variable
-    ``FEDGRAM_DATA`` names.
+    Also a folder of the idx files of MNIST or of the python files of CIFAR. Images are taken pixel
+    by pixel. ``synthetic:ALPHA,BETA`` is drawn: see `fedgram.data.synthetic`. What else is named is
+    looked for as given and then in the folder that the environment variable ``FEDGRAM_DATA`` names.
     """
+    if source.startswith(f"{synthetic.NAME}:"):
+        return to_dataset(synthetic.read(source).arrays(), source)
     if source == "digits":
         with resources.as_file(resources.files("fedgram.data") / "digits.npz") as path:
             return to_dataset(_read_npz(path), "digits")
-    return to_dataset(read_arrays(source), source)
+    return to_dataset(_flat(read_arrays(source)), source)
 
 
 def save(path: Path, data: Dataset) -> None:
@@ -159,8 +163,10 @@ def save(path: Path, data: Dataset) -> None:
 
 
 def read_arrays(source: str) -> dict[str, Array]:
-    """Return the arrays of an ``.npz`` or ``.safetensors`` file, wherever it is found."""
+    """Return the arrays of a file or of a folder of MNIST or CIFAR, wherever it is found."""
     path = _located(source)
+    if path.is_dir():
+        return _read_folder(path)
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors}
     if path.suffix not in readers:
         raise DataError(f"{source}: not a kind of data known here; use digits, .npz, .safetensors")
@@ -170,10 +176,32 @@ def read_arrays(source: str) -> dict[str, Array]:
 def _located(source: str) -> Path:
     folder = os.environ.get(DATA_VARIABLE)
     for path in [Path(source), *([Path(folder) / source] if folder else [])]:
-        if os.path.isfile(path):  # never raises, however odd the name
+        if os.path.exists(path):  # never raises, however odd the name
             return path
     hint = f"not there, nor in {DATA_VARIABLE}" if folder else f"not there; {DATA_VARIABLE} not set"
     raise DataError(f"data.source = {source!r}: {hint}; give a path, or 'digits'")
+
+
+def _flat(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return images as vectors of their pixels, with a backbone that says how they lay."""
+    x = arrays.get("x")
+    if x is None or x.ndim not in (3, 4) or x.dtype != np.uint8:
+        return dict(arrays)
+    height, width, channels = (*x.shape[1:], 1)[:3]
+    backbone = np.array(pictured(height, width, channels))
+    return {**arrays, "x": x.reshape(len(x), -1), "backbone": backbone}
+
+
+def _read_folder(path: Path) -> dict[str, Array]:
+    from fedgram.data.archives import cifar_folder, idx_folder  # which is made of what stands here
+
+    arrays = idx_folder(path) or cifar_folder(path)
+    if arrays is None:
+        raise DataError(
+            f"{path}: holds neither the idx files of MNIST nor the python files of CIFAR; make "
+            "features of other images with 'fedgram features'"
+        )
+    return arrays
 
 
 def _read_npz(path: Path) -> dict[str, Array]:

@@ -1,0 +1,136 @@
+"""Networks solved layer by layer: what their filters are worth, and personal heads.
+
+FEDGRAM_DATA=... python -m benchmarks.layers filters [--data mnist_images.npz] [--layers acnnl5 ...]
+FEDGRAM_DATA=... python -m benchmarks.layers personal [--seeds 3]
+
+filters: every kind of filter in the same network beside the controls, random filters and no hidden
+layers. The head's ridge is chosen on a tenth of the training images, which then do not train; the
+test images are looked at once. The partition changes nothing, so there is one client.
+
+personal: 20 clients with two labels each, test images likewise. pFedACnnL pulls its heads with the
+strength that leave-one-out chooses; nothing is chosen on validation or test images.
+
+At most as many test images are looked at as there are training images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+
+from fedgram import InProcess, Plan, load, make, run, sites
+from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
+from fedgram.deep.filters import Kind
+from fedgram.deep.network import Deep
+from fedgram.experiment.scoring import Metrics
+from fedgram.heads import predict
+from fedgram.methods.fedacnnl import FedACnnL
+from fedgram.samples import Samples
+
+RIDGES = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+PERSONAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedacnnl": ("fedacnnl", {}),
+    "pfedacnnl, head": ("pfedacnnl", {"strength": "auto"}),
+    "pfedacnnl, head, 5 groups": ("pfedacnnl", {"strength": "auto", "groups": 5}),
+    "fedacnnl, backward codes": ("fedacnnl", {"filters": "backward"}),
+    "pfedacnnl, head, backward codes": ("pfedacnnl", {"strength": "auto", "filters": "backward"}),
+    "pfedacnnl, all layers, backward codes": (
+        "pfedacnnl",
+        {"strength": "auto", "filters": "backward", "scope": "all"},
+    ),
+    "fedhip on pixels": ("fedhip", {}),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=("filters", "personal"))
+    parser.add_argument("--data", default="mnist_images.npz", help="images, as fedgram run takes")
+    parser.add_argument("--images", type=int, default=0, help="training images; 0 for all")
+    parser.add_argument("--layers", nargs="*", default=["auto"])
+    parser.add_argument("--filters", nargs="*", choices=get_args(Kind), default=get_args(Kind))
+    parser.add_argument("--lift", type=int, default=0, help="width of a lift before the head")
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    parts = {"filters": filters, "personal": personal}
+    for line in parts[arguments.part](arguments):
+        print(line, flush=True)
+
+
+def filters(arguments: argparse.Namespace) -> Iterator[str]:
+    data = some(load(arguments.data), arguments.images, valid=0.1)
+    plan = Plan(clients=1, partition="iid", reserve_valid=True)
+    (site,) = sites(data, plan).members
+    yield f"{data.name}: {len(site.train)} training, {len(site.test)} test images"
+    for layers in arguments.layers:
+        for kind in arguments.filters:
+            settings = {"layers": layers, "filters": kind, "lift": {"width": arguments.lift}}
+            start = time.process_time()
+            method = make("fedacnnl", settings)
+            valid, test, ridge = best(method, InProcess([site]), site.valid, site.test)
+            seconds = time.process_time() - start
+            yield (
+                f"  {layers:12} {kind:10} test {100 * test:.2f} % (validation {100 * valid:.2f}, "
+                f"ridge {ridge:g}; {seconds:.0f} s of CPU with all ridges and tests)"
+            )
+
+
+def best(
+    method: FedACnnL, engine: InProcess, valid: Samples, test: Samples
+) -> tuple[float, float, float]:
+    """Return accuracies with the ridge that is best on validation images, and that ridge."""
+    stack, origins = method.solved(engine, engine.sum(method.census))
+    total = engine.sum(method.head_statistics, stack)
+    seen = replace(valid.features, memo={})
+    found: list[tuple[float, float, Deep]] = []
+    for ridge in RIDGES:
+        model = replace(method, ridge=ridge).headed(stack, total, origins)
+        right = predict(model, seen) == valid.labels.codes
+        found.append((float(right.mean()), ridge, model))
+    accuracy, ridge, model = max(found, key=lambda item: item[0])
+    right = predict(model, test.features) == test.labels.codes
+    return accuracy, float(right.mean()), ridge
+
+
+def personal(arguments: argparse.Namespace) -> Iterator[str]:
+    data = some(load(arguments.data), arguments.images)
+    found: dict[str, list[float]] = {name: [] for name in PERSONAL}
+    yield f"{data.name}: client-mean accuracy in %, CPU seconds with tests, chosen strength"
+    for seed in range(arguments.seeds):
+        plan = Plan(clients=20, partition="classes", classes_per_client=2, seed=seed)
+        everybody = sites(data, plan)
+        for label, (name, settings) in PERSONAL.items():
+            network = {} if name == "fedhip" else {"layers": arguments.layers[0]}
+            start = time.process_time()
+            method = make(name, {**network, **settings})
+            result = run(method, everybody, metrics=Metrics(whole=False))
+            seconds = time.process_time() - start
+            found[label].append(100 * result.scores.tally.client_mean)
+            strength = getattr(result.shared, "strength", float("nan"))
+            yield f"  seed {seed}: {label:38} {found[label][-1]:6.2f} {seconds:5.0f} {strength:7g}"
+    yield "mean and deviation over seeds"
+    for label, values in found.items():
+        yield f"  {label:38} {np.mean(values):6.2f} +- {np.std(values):.2f}"
+
+
+def some(data: Dataset, images: int, valid: float = 0.0) -> Dataset:
+    """Return the data with so many training images, and a share of them for validation."""
+    rng = np.random.default_rng(0)
+    split = np.asarray(data.split).copy()
+    train = rng.permutation(np.flatnonzero(split == TRAIN))
+    kept = train[: images or len(train)]
+    split[kept[: round(valid * len(kept))]] = VALID
+    test = rng.permutation(np.flatnonzero(split == TEST))[: len(kept)]
+    rows = np.sort(np.concatenate([kept, test]))
+    return replace(data, x=data.x[rows], y=data.y[rows], split=split[rows])
+
+
+if __name__ == "__main__":
+    main()

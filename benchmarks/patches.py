@@ -1,0 +1,105 @@
+"""Speed and memory of exact patch statistics, against float32 GEMM measured in the same run.
+
+python -m benchmarks.patches [--quick]
+
+A layer's Gram matrix is summed from patches that are written out (im2col) a few images at a time.
+Both parts are timed apart. A Gram matrix is symmetric, and only half of it is computed. Its speed
+is given twice: for the whole product, 2 x rows x width^2, which is what a GEMM would have to do for
+the same result; and in brackets for the operations that are really done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from fedgram.deep.patches import PatchSums, affordable, patches, places
+from fedgram.exact import Accumulator, multiplied
+from fedgram.layers import Conv, Maps
+from fedgram.samples import Space
+
+UNIT, BOUND, CONSTANT, CLASSES = 6 / 127, 127, 21, 10
+SPACE = Space(width=1, unit=UNIT, bound=BOUND)
+CASES = (  # what the layers of a network on 28 x 28 or 32 x 32 images see
+    (Conv(channels=32, kernel=5, padding=2), Maps(height=28, width=28, channels=1)),
+    (Conv(channels=32, kernel=5, padding=2), Maps(height=32, width=32, channels=3)),
+    (Conv(channels=64, kernel=3, padding=1), Maps(height=14, width=14, channels=32)),
+    (Conv(channels=64, kernel=5, padding=2), Maps(height=14, width=14, channels=32)),
+)
+GOAL, FROM_WIDTH = 0.6, 75
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
+    for line in lines(quick=parser.parse_args().quick):
+        print(line, flush=True)
+
+
+def lines(*, quick: bool) -> Iterator[str]:
+    yield "Gram of patches, speed as a share of float32 GEMM of 2048 (median of alternations)"
+    for layer, maps in CASES[:1] if quick else CASES:
+        yield "  " + speed_line(layer, maps, repeats=2 if quick else 9, side=256 if quick else 2048)
+    yield "peak memory of all sums of a layer at 8 times the images as a share of that at 1 time"
+    for layer, maps in CASES[:1] if quick else CASES:
+        yield "  " + memory_line(layer, maps, 40 if quick else 400)
+
+
+def images(maps: Maps, count: int) -> np.ndarray:
+    """Return maps as they come out of a layer: half of them zero, the rest of unit size."""
+    rng = np.random.default_rng(0)
+    return np.clip(np.rint(rng.normal(0, 21, (count, maps.size))), 0, BOUND).astype(np.int8)
+
+
+def speed_line(layer: Conv, maps: Maps, *, repeats: int, side: int) -> str:
+    count, width = affordable(layer, maps), layer.fan_in(maps) + 1
+    values = images(maps, count)
+    block = patches(values, layer, maps, CONSTANT, np.float32)
+    total = Accumulator(width, 0, BOUND)
+    square = np.ones((side, side), np.float32)
+    shares, copies = [], []
+    for _ in range(repeats):
+        gemm = 2 * side**3 / timed(lambda: multiplied(square, square))
+        gram = timed(lambda: total.add_block(block))
+        shares.append(2 * block.size * width / gram / gemm)
+        copies.append(timed(lambda: patches(values, layer, maps, CONSTANT, np.float32)) / gram)
+    share = np.median(shares)
+    goal = f"  (goal >= {GOAL})" if width > FROM_WIDTH else ""
+    return (
+        f"{layer} on {maps}, c k^2 = {width - 1}: {share:.2f} [{share / 2:.2f}]{goal}; "
+        f"im2col takes {np.median(copies):.2f} of the Gram's time"
+    )
+
+
+def memory_line(layer: Conv, maps: Maps, count: int) -> str:
+    values = images(maps, count)
+    codes = np.arange(count) % CLASSES
+    table = np.ones((CLASSES, places(layer, maps), layer.channels), np.int8)
+
+    def peak(times: int) -> int:
+        tracemalloc.start()
+        sums = PatchSums(layer, maps, SPACE, CLASSES)
+        for _ in range(times):
+            sums.add(values, codes)
+        sums.gram(), sums.moment(table)
+        top = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return top
+
+    short, long = peak(1), peak(8)
+    return f"{layer} on {maps}: {long / short:.3f}, {short / 1e6:.0f} MB in all  (goal: 1)"
+
+
+def timed(work: Callable[[], object]) -> float:
+    time.sleep(0.05)  # idle BLAS threads of the last measurement stop spinning
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

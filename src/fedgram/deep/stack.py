@@ -1,0 +1,219 @@
+"""Solved layers, one above the other, as a map from features to features."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedgram import codec
+from fedgram.deep.patches import affordable, patches
+from fedgram.errors import MismatchError
+from fedgram.exact import FLOAT32, FLOAT64, multiplied, product
+from fedgram.features.grid import Grid, bias
+from fedgram.features.lift import ACTIVATIONS
+from fedgram.layers import Conv, Layer, Maps, read
+from fedgram.samples import Array, Features, Floats, Labels, Samples, Space
+
+GRID = Grid(bits=8)  # of what comes out of a layer
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Solved:
+    """A layer with its filters, on a public grid: integers of 12 bits times powers of two.
+
+    Parameters
+    ----------
+    text
+        The layer in words.
+    filters
+        Inputs of a patch, constant included, by channels; integers.
+    shifts
+        A channel's output is its integer sum divided by two to the power of this, rounded.
+    sizes
+        What the filters were divided by, as they were solved, to make outputs of unit size.
+    """
+
+    text: str
+    filters: Array
+    shifts: Array
+    sizes: Floats
+
+    @functools.cached_property
+    def layer(self) -> Layer:
+        """The layer's description."""
+        (layer,) = read(self.text)
+        return layer
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """The largest sum of magnitudes of a filter."""
+        return int(np.abs(self.filters.astype(np.int64)).sum(axis=0).max(initial=0))
+
+    @functools.cached_property
+    def factors(self) -> Array:
+        """The powers of two by which sums are multiplied."""
+        return np.ldexp(np.float32(1), -self.shifts.astype(np.int32))
+
+    def real(self) -> Floats:
+        """Return the filters as plain numbers."""
+        real: Floats = self.filters * self.factors.astype(FLOAT64)
+        return real
+
+    def __call__(self, values: Array, maps: Maps, space: Space) -> Array:
+        """Return what the layer makes of maps in this space, sample by sample flattened."""
+        layer, constant = self.layer, bias(space.unit, space.bound)
+        dtype = FLOAT32 if space.bound else FLOAT64
+        rows = patches(values, layer, maps, constant, dtype)
+        if not space.bound:
+            real: Floats = multiplied(rows, self.real())
+            return _activated(real, layer, layer.filtered(maps), len(values))
+        sums = product(rows, self.filters, space.bound, longest=self.longest)
+        out = layer.filtered(maps)
+        if isinstance(layer, Conv) and layer.pooling == "max":
+            sums = _cells(sums, layer.pool, out, len(values)).max(axis=(2, 4))
+        sums *= self.factors  # exact: by powers of two
+        np.rint(sums, out=sums)
+        np.clip(sums, -GRID.bound, GRID.bound, out=sums)
+        levels = _table(layer.activation).take(sums.astype(np.int16) + GRID.bound)
+        if isinstance(layer, Conv) and layer.pooling == "mean" and layer.pool > 1:
+            cells = _cells(levels, layer.pool, out, len(values))
+            means = cells.sum(axis=(2, 4), dtype=np.int32) / layer.pool**2
+            levels = np.rint(means).astype(np.int8)
+        return levels.reshape(len(values), -1)
+
+
+@functools.cache
+def _table(activation: str) -> Array:
+    """Return the activation of every level of the grid, on the grid."""
+    levels: Floats = np.arange(-GRID.bound, GRID.bound + 1) * np.float64(GRID.step)
+    table: Array = GRID.levels(ACTIVATIONS[activation](levels))
+    return table
+
+
+def _activated(sums: Floats, layer: Layer, out: Maps, count: int) -> Floats:
+    """Pool and activate real numbers: maxima are taken before, means after the activation."""
+    function = ACTIVATIONS[layer.activation]
+    if not isinstance(layer, Conv):
+        return function(sums)
+    cells = _cells(sums, layer.pool, out, count)
+    pooled: Floats
+    if layer.pooling == "max":
+        pooled = function(cells.max(axis=(2, 4)))
+    else:
+        pooled = function(cells).mean(axis=(2, 4))
+    return pooled.reshape(count, -1)
+
+
+def _cells(rows: Array, pool: int, out: Maps, count: int) -> Array:
+    """Return maps as samples by cells: down, within a cell, right, within a cell, channels."""
+    down, right = out.height // pool, out.width // pool
+    maps = rows.reshape(count, out.height, out.width, -1)[:, : down * pool, : right * pool]
+    return maps.reshape(count, down, pool, right, pool, -1)
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stack:
+    """The layers solved so far, over images or vectors of one space.
+
+    Parameters
+    ----------
+    inputs
+        The space of the features that go in.
+    image
+        Their height, width and channels.
+    solved
+        The layers.
+    """
+
+    inputs: Space
+    image: tuple[int, int, int]
+    solved: tuple[Solved, ...] = ()
+
+    @functools.cached_property
+    def shapes(self) -> list[Maps]:
+        """The shape that goes into each layer, and last the one that comes out."""
+        height, width, channels = self.image
+        found = [Maps(height=height, width=width, channels=channels)]
+        for solved in self.solved:
+            found.append(solved.layer.after(found[-1]))
+        return found
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of what decides what comes out: integers, alike on every machine that rounds alike."""
+        layers = [[solved.text, solved.filters, solved.shifts] for solved in self.solved]
+        return codec.digest([self.inputs, self.image, layers])
+
+    @property
+    def maps(self) -> Maps:
+        """The shape of what comes out."""
+        return self.shapes[-1]
+
+    @functools.cached_property
+    def space(self) -> Space:
+        """The space of what comes out, constant included."""
+        if not self.solved:
+            return self.inputs
+        exact = self.inputs.exact
+        texts = ", ".join(solved.text for solved in self.solved)
+        return replace(
+            self.inputs,
+            width=self.maps.size + 1,
+            unit=GRID.step if exact else 1.0,
+            bound=GRID.bound if exact else 0,
+            clip=GRID.reach if exact else 0.0,
+            steps=(*self.inputs.steps, f"layers({texts}; {self.digest[:16]})"),
+        )
+
+    def plus(self, layer: Solved) -> Stack:
+        """Return the stack with one more layer on top."""
+        return replace(self, solved=(*self.solved, layer))
+
+    def batches(self, samples: Samples, at_a_time: int) -> Iterator[tuple[Features, Labels]]:
+        """Yield what comes out for a few samples at a time, with their labels."""
+        for start in range(0, len(samples), at_a_time):
+            part = slice(start, start + at_a_time)
+            yield self(samples.features.take(part)), samples.labels.take(part)
+
+    def affordable(self) -> int:
+        """Return how many samples at a time fit the memory of every layer."""
+        pairs = zip(self.solved, self.shapes, strict=False)
+        return min(affordable(solved.layer, maps) for solved, maps in pairs)
+
+    def __call__(self, features: Features) -> Features:
+        """Return what comes out."""
+        if not self.solved:
+            return self._applied(features)
+        memo = features.memo
+        if memo is not None and self.digest in memo:
+            return memo[self.digest]
+        rows = np.empty((len(features), self.space.width), np.int8 if self.space.bound else FLOAT64)
+        size = self.affordable()
+        for start in range(0, len(features), size):
+            part = slice(start, start + size)
+            rows[part] = self._applied(features.take(part)).values
+        made = Features(rows, self.space)
+        if memo is not None:
+            memo[self.digest] = made
+        return made
+
+    def _applied(self, features: Features) -> Features:
+        if features.space != self.inputs:
+            raise MismatchError(
+                f"these layers were made for other features: "
+                f"{self.inputs.difference(features.space)}; use the same backbone and grid"
+            )
+        if not self.solved:
+            return features
+        values, space = features.values[:, :-1], self.inputs
+        for solved, maps in zip(self.solved, self.shapes, strict=False):
+            values, space = solved(values, maps, space), self.space
+        rows = np.empty((len(values), self.space.width), values.dtype)
+        rows[:, :-1] = values
+        rows[:, -1] = bias(self.space.unit, self.space.bound)
+        return Features(rows, self.space)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedgram.client import Client
+from fedgram.deep import filters, personal
+from fedgram.deep.filters import LABELED
+from fedgram.deep.network import Deep, Layered
+from fedgram.deep.patches import places
+from fedgram.deep.personal import STRENGTHS, LeaveOneOut, Profiles, Pull, Right, Slots
+from fedgram.deep.stack import Stack
+from fedgram.errors import ConfigError
+from fedgram.federation import Federation
+from fedgram.heads import Predictor
+from fedgram.samples import Floats, Samples
+from fedgram.stats import Statistics
+from fedgram.whole import Whole
+
+_MOST_MOVES = 20  # of the groups' centers
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedACnnL(Layered):
+    """pFedACnnL: each client's layers are pulled towards the shared ones (arXiv 2502.06915).
+
+    The shared network is that of `fedacnnl`. A client's own head minimizes the squared error on its
+    own samples plus `strength` times the squared distance to the shared head W,
+
+        P_k = (G_k + (ridge + strength) I)^-1 (b_k + strength W),
+
+    a formula derived from the paper's text. Hidden layers can be pulled likewise, one after the
+    other. With groups (the paper's first version) clients find those with similar classes by sums
+    alone, and are pulled towards the head that is solved from their group's statistics. The
+    strength can be chosen by exact leave-one-out: every client counts how many of its samples would
+    be told right by models that have not seen them, and the counts are added up. For that, and for
+    that alone, the total of the head is broadcast. A strength that is chosen, and groups, depend on
+    how the samples are spread; all else does not.
+
+    Parameters
+    ----------
+    strength
+        Weight of the squared distance to the shared head, for features of unit size; "auto" chooses
+        it by leave-one-out.
+    scope
+        What is a client's own: head, or all layers. Filters without targets (principal, random)
+        stay shared.
+    layer_strength
+        The weight for filters, for each sample's patches.
+    groups
+        Number of groups of clients with similar classes; 1 for none.
+    """
+
+    strength: float | Literal["auto"] = 300.0
+    scope: Literal["head", "all"] = "head"
+    layer_strength: float = 1000.0
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("strength", "layer_strength"):
+            weight = getattr(self, name)
+            if weight != "auto" and not 0 <= weight < float("inf"):
+                raise ConfigError(f"{name} = {weight}: use a finite weight >= 0")
+        if self.groups < 1:
+            raise ConfigError(f"groups = {self.groups}: use at least 1")
+
+    # What clients are asked for, beyond the layers
+
+    def profile(self, client: Client, centers: Floats) -> Profiles:
+        """Return a client's part in the centers of the groups."""
+        return personal.profile(client.samples.labels, centers)
+
+    def group_statistics(self, client: Client, task: dict[str, Any]) -> Slots:
+        """Return the statistics of what comes out of the layers, in the slot of the group."""
+        samples, centers = client.samples, task["centers"]
+        own = self.outcomes_of(samples, task["stack"])
+        return Slots.of(own, personal.nearest(samples.labels, centers), len(centers))
+
+    def right(self, client: Client, task: dict[str, Any]) -> Right:
+        """Count what would be told right without having been seen, for each strength."""
+        pull: Pull = task["pull"]
+        samples = client.samples
+        head = pull.head(samples.labels)
+        group = personal.nearest(samples.labels, pull.centers) if pull.heads else 0
+        whole = Whole(total=task["totals"][group], ridge=self.ridge)
+        common = self.lift(pull.model.stack(samples.features))
+        own = self.lift(self._layers(samples, pull.model.stack)(samples.features))
+        left_out = LeaveOneOut.of(own, common, samples.labels, whole, head.weights)
+        counts = np.array(list(left_out.right(STRENGTHS)), np.int64)
+        return Right(samples=len(samples), right=counts)
+
+    # What becomes of it
+
+    def fit(self, federation: Federation) -> Iterator[Pull]:
+        census = federation.sum(self.census)
+        stack, origins = self.solved(federation, census)
+        centers = self._centers(federation, len(census.classes))
+        pull, totals = self._headed(federation, stack, origins, centers)
+        if self.strength == "auto":
+            found = federation.sum(self.right, {"pull": pull, "totals": totals})
+            # The first of the best: the strongest pull.
+            pull = replace(pull, strength=STRENGTHS[int(found.right.argmax())])
+        yield pull
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        pull: Pull = shared
+        samples = client.samples
+        stack = self._layers(samples, pull.model.stack)
+        head = personal.pulled_head(
+            self.lift(stack(samples.features)),
+            samples.labels,
+            pull.head(samples.labels),
+            ridge=self.ridge,
+            strength=pull.strength,
+        )
+        return Deep(stack=stack, head=head)
+
+    def _centers(self, federation: Federation, classes: int) -> Floats:
+        """Move the centers of the groups to the means of their members until they stay."""
+        if self.groups == 1:
+            return np.zeros((0, classes))
+        centers = personal.blocks_of_classes(self.groups, classes)
+        for _ in range(_MOST_MOVES):
+            moved = federation.sum(self.profile, centers).centers(centers)
+            if np.array_equal(moved, centers):
+                break
+            centers = moved
+        return centers
+
+    def _headed(
+        self, federation: Federation, stack: Stack, origins: tuple[str, ...], centers: Floats
+    ) -> tuple[Pull, list[Statistics]]:
+        """Return the network with its head, or with one for each group, and their totals."""
+        strength = 0.0 if self.strength == "auto" else self.strength
+        if not len(centers):
+            total = federation.sum(self.head_statistics, stack)
+            return Pull(model=self.headed(stack, total, origins), strength=strength), [total]
+        slots = federation.sum(self.group_statistics, {"stack": stack, "centers": centers})
+        parts = slots.parts()
+        total = sum(parts[1:], parts[0])
+        # A group without members has the head of all.
+        totals = [part if part.count else total for part in parts]
+        pull = Pull(
+            model=self.headed(stack, total, origins),
+            strength=strength,
+            centers=centers,
+            heads=tuple(self.headed(stack, part, ()).head for part in totals),
+        )
+        return pull, totals
+
+    def _layers(self, samples: Samples, shared: Stack) -> Stack:
+        """Return a client's own layers, each solved on what comes out of its own ones below."""
+        if self.scope == "head" or self.filters not in LABELED:
+            return shared
+        own = replace(shared, solved=())
+        for index, layer in enumerate(self.hidden(shared.inputs)):
+            statistics = self.patches_of(samples, own, None)
+            strength = self.layer_strength * places(layer, own.maps)
+            solved = filters.pulled(
+                statistics,
+                shared.solved[index],
+                layer,
+                ridge=self.layer_ridge,
+                strength=strength,
+            )
+            own = own.plus(solved)
+        return own
