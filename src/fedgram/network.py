@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.linalg import blas
 
 from fedgram import codec, work
 from fedgram.errors import MismatchError
@@ -301,25 +300,23 @@ class Network:
 
 
 def product(left: Array, right: Array, scale: float) -> Array:
-    """Return ``scale * left @ right`` in C order; either may be a transposed view."""
-    gemm = blas.sgemm if left.dtype == np.float32 else blas.dgemm
+    """Return ``scale * left @ right``; either may be a transposed view.
+
+    By NumPy, which lets other threads run meanwhile; SciPy's BLAS does not.
+    """
     work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
-    # BLAS works in Fortran order: right' left' there is left right in C order. An operand that is
-    # contiguous the other way round is passed transposed instead of copied.
-    first, second = right.T, left.T
-    flip_first, flip_second = not first.flags.f_contiguous, not second.flags.f_contiguous
-    result: Array = gemm(
-        scale,
-        first.T if flip_first else first,
-        second.T if flip_second else second,
-        trans_a=flip_first,
-        trans_b=flip_second,
-    )
-    return result.T
+    result: Array = left @ right
+    if scale != 1.0:
+        result *= scale
+    return result
 
 
 def _outer(left: Array, right: Array, into: Array, scale: float, keep: float) -> None:
-    """Set `into` to ``keep * into + scale * left' right`` without another copy of it."""
-    gemm = blas.sgemm if left.dtype == np.float32 else blas.dgemm
+    """Set `into` to ``keep * into + scale * left' right``."""
     work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
-    gemm(scale, right.T, left.T, beta=keep, c=into.T, trans_b=True, overwrite_c=True)
+    if keep == 0.0:  # whatever is there, if it is a number at all
+        np.matmul(left.T, scale * right, out=into)
+        return
+    if keep != 1.0:
+        into *= keep
+    into += left.T @ (scale * right)
