@@ -32,7 +32,7 @@ from fedgram.heads import predict
 from fedgram.methods.fedacnnl import FedACnnL
 from fedgram.samples import Samples
 
-RIDGES = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+RIDGES = (1.0, 10.0, 100.0, 1000.0, 3000.0)
 PERSONAL: dict[str, tuple[str, dict[str, Any]]] = {
     "fedacnnl": ("fedacnnl", {}),
     "pfedacnnl, head": ("pfedacnnl", {"strength": "auto"}),

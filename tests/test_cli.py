@@ -31,6 +31,7 @@ KEYS = {
     "shared_digest",
     "model_digest",
     "holdout",
+    "settled",
     "bytes",
     "auroc",
     "class_accuracy",

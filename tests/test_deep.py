@@ -204,6 +204,18 @@ def test_principal_filters_are_the_principal_axes():
     assert np.abs(sums.mean(axis=0)).max() < 0.05 * np.abs(sums).max()
 
 
+def test_where_there_are_too_few_axes_the_rest_is_random():
+    samples = digits().take(slice(0, 300))
+    settings = {"image": (8, 8, 1), "layers": "conv 11 2x2", "scaling": "length"}
+    principal, random = (
+        solved(samples, Layered(filters=kind, **settings)).solved[0].real()[:-1]
+        for kind in ("principal", "random")
+    )
+    principal, random = (found / np.linalg.norm(found, axis=0) for found in (principal, random))
+    np.testing.assert_allclose(principal[:, :8] @ principal[:, :8].T, 2 * np.eye(4), atol=1e-2)
+    np.testing.assert_allclose(principal[:, 8:], random[:, :3], atol=1e-2)
+
+
 @pytest.mark.parametrize("kind", ["position", "shared", "backward"])
 def test_labeled_filters_are_ridge_regressions_on_the_codes(kind):
     samples = digits().take(slice(0, 200))

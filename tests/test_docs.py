@@ -25,7 +25,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (ROOT / "docs" / "by-files.md").read_text(encoding="utf-8")
 METHODS = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
-FEDERATION = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
+FEDERATION = "".join(
+    (ROOT / "docs" / name).read_text(encoding="utf-8")
+    for name in ("federation.md", "membership.md")
+)
 TABLES = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("ray")
 from fedgram.errors import FederationError
 from fedgram.experiment.compare import runs
 from fedgram.federated.keys import make_keys
-from fedgram.federated.operate import answers, attend, operate, register, serve
+from fedgram.federated.operate import answers, attend, latest, operate, register, serve
 from fedgram.federated.processes import Processes, free_ports
 from fedgram.federated.project import Address, Project, create
 from fedgram.federated.watch import VARIABLE
@@ -111,23 +111,20 @@ def test_the_separate_commands_of_real_sites_end_where_one_process_does(tmp_path
 def federation(tmp_path):
     """Return a federation of three sites, with keys, that waits for them but a moment."""
     (port,) = free_ports(1)
-    address = Address(host="127.0.0.1", port=port)
-    overrides = ["federation.wait=5"]
-    sites = ["north", "west", "south"]
     project = create(
         tmp_path / "study",
-        sites=sites,
+        sites=["north", "west", "south"],
         methods=["afl"],
-        overrides=overrides,
-        address=address,
+        overrides=["federation.wait=5"],
+        address=Address(host="127.0.0.1", port=port),
         demo=True,
     )
     make_keys(project)
     return project
 
 
-def test_a_run_that_fails_says_why_and_leaves_the_server_up(federation):
-    with Processes(federation.logs, {}) as processes:
+def test_a_run_that_fails_says_why_and_goes_on_when_the_sites_are_there(federation):
+    with Processes(federation.logs) as processes:
         serve(federation, processes)
         operator = operate(federation, processes)
         register(operator, print)
@@ -135,7 +132,15 @@ def test_a_run_that_fails_says_why_and_leaves_the_server_up(federation):
         assert failed.returncode == FederationError.exit_code
         (line,) = failed.stderr.splitlines()
         assert re.match(r"fedgram: error: the run failed \(.*3.*\); see .*run\.log$", line)
-        assert operator.is_up()
+        for site in federation.sites:
+            attend(site, processes)
+        settings = federation.settings.read_text(encoding="utf-8")
+        patient = settings.replace("wait = 5.0", f"wait = {DEADLINE}.0")
+        assert patient != settings
+        federation.settings.write_text(patient, encoding="utf-8")
+        command("federation", "run", federation.folder)
+        assert [run["method"] for run in runs([latest(federation.server)])] == ["afl"]
+        register(operator, lambda said: pytest.fail(said) if "as node" in said else None)
 
 
 def test_strangers_are_refused(federation, tmp_path):
@@ -143,15 +148,17 @@ def test_strangers_are_refused(federation, tmp_path):
     other = create(tmp_path / "other", sites=["east"], methods=["afl"])
     make_keys(other)
     east = other.site("east")
-    with Processes(federation.logs, {}) as processes:
+    with Processes(federation.logs) as processes:
         serve(federation, processes)
         east.root.write_bytes((federation.server / "ca.crt").read_bytes())
         unknown = attend(east, processes, server=federation.address)
+        refused = "Failed to activate SuperNode"
         processes.wait_until(
-            lambda: "activate SuperNode" in unknown.log.read_text() or unknown.ended,
+            lambda: refused in unknown.log.read_text() or unknown.ended,
             seconds=DEADLINE,
             what="the refusal",
         )
+        assert refused in unknown.log.read_text()
         with pytest.raises(FederationError, match="is not this federation's"):
             answers(federation.address, other.server / "ca.crt")
 
@@ -162,6 +169,7 @@ def test_a_server_that_is_interrupted_takes_everything_with_it(federation):
         env=environment(),
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as on a terminal
     )
     with server:
         assert "the server is up" in server.stdout.readline()

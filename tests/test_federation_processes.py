@@ -37,7 +37,7 @@ import sys, time
 from pathlib import Path
 from fedgram.federated.processes import Processes
 folder = Path(sys.argv[1])
-with Processes(folder / "logs", {}, grace=0.5) as processes:
+with Processes(folder / "logs", grace=0.5) as processes:
     for name in ("a", "b"):
         command = [sys.executable, str(folder / "child.py"), str(folder / f"{name}.pids"), name]
         processes.start(name, command)
@@ -88,7 +88,9 @@ needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there i
 def test_nothing_survives_a_parent_that_is_ended(script, number):
     (script / "parent.py").write_text(PARENT.replace("name]", '"stubborn"]'))
     parent = subprocess.Popen(
-        [sys.executable, str(script / "parent.py"), str(script)], stderr=subprocess.DEVNULL
+        [sys.executable, str(script / "parent.py"), str(script)],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as on a terminal
     )
     started = pids(script, "a", "b")
     assert len(started) == 4
@@ -106,7 +108,7 @@ def test_nothing_survives_an_error(script, how):
     started = []
 
     def fail():
-        with Processes(script / "logs", {}, grace=0.5) as processes:
+        with Processes(script / "logs", grace=0.5) as processes:
             command = [sys.executable, str(script / "child.py"), str(script / "a.pids"), how]
             processes.start("a", command)
             started.extend(pids(script, "a"))
@@ -121,7 +123,7 @@ def test_nothing_survives_an_error(script, how):
 def test_processes_of_others_are_left_alone(script):
     other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     try:
-        with Processes(script / "logs", {}, grace=0.5) as processes:
+        with Processes(script / "logs", grace=0.5) as processes:
             processes.start("a", ["sleep", "1000"])
             ours = watch.carrying(processes._token)
             assert len(ours) == 1
@@ -134,14 +136,14 @@ def test_processes_of_others_are_left_alone(script):
 
 def test_handlers_of_signals_are_given_back(tmp_path):
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
-    with Processes(tmp_path, {}):
+    with Processes(tmp_path):
         assert signal.getsignal(signal.SIGTERM) != before[0]
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)] == before
 
 
 def test_an_end_that_was_not_meant_names_the_log_and_the_reason(tmp_path):
     text = "import sys; print('hello'); raise ValueError('the port is taken')"
-    with Processes(tmp_path, {}) as processes:
+    with Processes(tmp_path) as processes:
         child = processes.start("north", [sys.executable, "-c", text])
         with pytest.raises(FederationError) as caught:
             processes.wait_until(lambda: False, seconds=DEADLINE, what="nothing")
@@ -152,19 +154,36 @@ def test_an_end_that_was_not_meant_names_the_log_and_the_reason(tmp_path):
 
 
 def test_a_wait_ends(tmp_path):
-    with Processes(tmp_path, {}, grace=0.5) as processes:
+    with Processes(tmp_path, grace=0.5) as processes:
         processes.start("a", ["sleep", "1000"])
         with pytest.raises(FederationError, match="the start took more than 0 s"):
             processes.wait_until(lambda: False, seconds=0, what="the start")
 
 
 def test_what_a_process_says_is_followed_to_its_end_and_not_from_before(tmp_path):
-    with Processes(tmp_path, {}) as processes:
+    with Processes(tmp_path) as processes:
         for word in ("one", "two"):
             child = processes.start("a", ["sh", "-c", f"echo {word}; echo done"], stays=False)
             assert list(follow(child)) == [word, "done"]
         processes.require_alive()  # an end that was expected is none to complain of
     assert (tmp_path / "a.log").read_text().count("--- ") == 2
+
+
+def test_lines_are_whole_however_slowly_they_are_written(tmp_path):
+    text = (
+        "import time\nfor c in 'one\\ntwo\\nthree': print(c, end='', flush=True); time.sleep(.03)"
+    )
+    with Processes(tmp_path) as processes:
+        child = processes.start("a", [sys.executable, "-c", text], stays=False)
+        assert list(follow(child)) == ["one", "two", "three"]
+
+
+def test_the_end_of_one_is_noticed_while_another_says_nothing(tmp_path):
+    with Processes(tmp_path, grace=0.5) as processes:
+        silent = processes.start("run", ["sleep", "1000"], stays=False)
+        processes.start("north", ["sh", "-c", "echo error: no data; exit 3"])
+        with pytest.raises(FederationError, match=r"north ended with code 3 \(no data\)"):
+            list(follow(silent, meanwhile=processes.require_alive))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +201,7 @@ def test_what_a_process_says_is_followed_to_its_end_and_not_from_before(tmp_path
 def test_the_reason_is_found_in_a_log(tmp_path, text, why):
     (tmp_path / "a.log").write_text(text)
     assert reason(tmp_path / "a.log") == why
+    assert reason(tmp_path / "a.log", len(text.encode())) == ""  # what was before tells nothing
 
 
 def test_flowers_programs_call_nobody_and_keep_to_their_folder(tmp_path, monkeypatch):
@@ -291,5 +311,5 @@ def test_a_site_without_a_key_is_named(project):
 
 
 def test_a_server_without_keys_is_refused(project, tmp_path):
-    with Processes(tmp_path, {}) as processes, pytest.raises(ConfigError, match=r"ca\.crt"):
+    with Processes(tmp_path) as processes, pytest.raises(ConfigError, match=r"ca\.crt"):
         serve(project, processes)

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.linalg import blas
 
 from fedgram import codec, work
 from fedgram.errors import MismatchError
-from fedgram.exact import multiplied
 from fedgram.features.lift import Lift
 from fedgram.samples import Array, Features, Floats, Integers, Samples, Space
 from fedgram.solve import steady
@@ -112,7 +110,7 @@ class Shape:
         """
         if not self.hidden:
             return rows.values
-        hidden = multiplied(rows.values, self.layers(theta)[0], rows.unit)
+        hidden = product(rows.values, self.layers(theta)[0], rows.unit)
         inside = np.empty((len(rows), self.depth), hidden.dtype)
         np.maximum(hidden, 0, out=inside[:, :-1])
         inside[:, -1] = 1
@@ -121,7 +119,7 @@ class Shape:
     def logits(self, theta: Array, rows: Rows) -> Array:
         """Return one row of scores per sample."""
         unit = 1.0 if self.hidden else rows.unit
-        return multiplied(self.represent(theta, rows), self.layers(theta)[-1], unit)
+        return product(self.represent(theta, rows), self.layers(theta)[-1], unit)
 
     def backward(
         self, theta: Array, rows: Rows, *, into: Array, scale: float, keep: float = 0.0
@@ -133,10 +131,10 @@ class Shape:
         inside = self.represent(theta, rows)
         unit = 1.0 if self.hidden else rows.unit
         head = self.layers(theta)[-1]
-        residual = errors(multiplied(inside, head, unit), rows.codes)
+        residual = errors(product(inside, head, unit), rows.codes)
         layers = self.layers(into)
         if self.hidden:
-            below = multiplied(residual, head[:-1].T, 1.0)  # before the head may change
+            below = product(residual, head[:-1].T, 1.0)  # before the head may change
             below *= inside[:, :-1] > 0
             _outer(rows.values, below, layers[0], scale * rows.unit, keep)
         _outer(inside, residual, layers[-1], scale * unit, keep)
@@ -332,8 +330,24 @@ class Network:
         return scores
 
 
-def _outer(left: Array, right: Array, into: Array, scale: float, keep: float) -> None:
-    """Set `into` to ``keep * into + scale * left' right`` without another copy of it."""
-    gemm = blas.sgemm if left.dtype == np.float32 else blas.dgemm
+def product(left: Array, right: Array, scale: float) -> Array:
+    """Return ``scale * left @ right``; either may be a transposed view.
+
+    By NumPy, which lets other threads run meanwhile; SciPy's BLAS does not.
+    """
     work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
-    gemm(scale, right.T, left.T, beta=keep, c=into.T, trans_b=True, overwrite_c=True)
+    result: Array = left @ right
+    if scale != 1.0:
+        result *= scale
+    return result
+
+
+def _outer(left: Array, right: Array, into: Array, scale: float, keep: float) -> None:
+    """Set `into` to ``keep * into + scale * left' right``."""
+    work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
+    if keep == 0.0:  # whatever is there, if it is a number at all
+        np.matmul(left.T, scale * right, out=into)
+        return
+    if keep != 1.0:
+        into *= keep
+    into += left.T @ (scale * right)

@@ -131,7 +131,7 @@ def server(folder: Path) -> None:
     Example: fedgram federation server study
     """
     project = Project.open(folder)
-    with Processes(project.logs, {}) as processes:
+    with Processes(project.logs) as processes:
         child = serve(project, processes)
         click.echo(f"{project.address}: the server is up; stop it with Ctrl-C")
         _stay(child)
@@ -140,7 +140,9 @@ def server(folder: Path) -> None:
 @federation.command()
 @click.argument("folder", metavar="SITE", type=FOLDER)
 @click.option("--server", "address", metavar="HOST:PORT", help="Instead of what SITE says.")
-@click.option("--port", type=click.IntRange(1, 65535), help="For the site's own processes; a free.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="For the site's own processes; one that is free."
+)
 def site(folder: Path, address: str | None, port: int | None) -> None:
     """Take part as one site until it is stopped: Flower's SuperNode.
 
@@ -153,7 +155,7 @@ def site(folder: Path, address: str | None, port: int | None) -> None:
     given = Address.read(address) if address else place.server
     require_keys(place)
     _greet(place)
-    with Processes(place.folder / "logs", {}) as processes:
+    with Processes(place.folder / "logs") as processes:
         _stay(attend(place, processes, server=given, port=port or 0))
 
 
@@ -167,7 +169,7 @@ def register_command(folder: Path) -> None:
     Example: fedgram federation register study
     """
     project = Project.open(folder)
-    with Processes(project.logs, {}) as processes:
+    with Processes(project.logs) as processes:
         operator = operate(project, processes)
         operator.require_up()
         register(operator, click.echo)
@@ -181,7 +183,7 @@ def run(folder: Path) -> None:
     Example: fedgram federation run study
     """
     project = Project.open(folder)
-    with Processes(project.logs, {}) as processes:
+    with Processes(project.logs) as processes:
         operator = operate(project, processes)
         operator.require_up()
         operator.run(click.echo)
@@ -200,7 +202,7 @@ def simulate_command(folder: Path, cpus: float) -> None:
     Example: fedgram federation simulate study
     """
     project = Project.open(folder)
-    with Processes(project.logs, {}) as processes:
+    with Processes(project.logs) as processes:
         folder = simulate(project, processes, click.echo, cpus=cpus)
     _told(folder)
 
@@ -232,7 +234,7 @@ def demo(
         demo=True,
     )
     _keys().make_keys(project)
-    with Processes(project.logs, {}) as processes:
+    with Processes(project.logs) as processes:
         click.echo(f"{project.address}: starting the server")
         serve(project, processes)
         operator = operate(project, processes)

@@ -28,12 +28,13 @@ from fedgram.experiment import config as configuration
 from fedgram.experiment.sites import gridded
 from fedgram.features.grid import Grid
 from fedgram.features.tables import vectors as table_vectors
-from fedgram.federation import Tailored, delivery
-from fedgram.heads import Blend, Linear, Restricted, Whole
+from fedgram.federation import Settled, Tailored, delivery
+from fedgram.heads import Blend, Linear, Restricted, Shifted
 from fedgram.method import Published
 from fedgram.network import Network
 from fedgram.samples import Features, Floats, Space
 from fedgram.training import Model
+from fedgram.whole import Whole
 
 
 @main.command()
@@ -76,6 +77,8 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
     """Return the space and the class list that a shared result lives in."""
     if isinstance(shared, Tailored):
         return agreement(shared.common)
+    if isinstance(shared, Settled):
+        return agreement(shared.shared)
     if isinstance(shared, Whole):
         return shared.total.space, shared.total.classes
     if isinstance(shared, Model):
@@ -85,7 +88,8 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
     if isinstance(shared, Deepened):
         above = agreement(shared.model)
         return above and (shared.space, above[1])
-    return (shared.space, shared.classes) if isinstance(shared, Linear | Network | Deep) else None
+    space, classes = getattr(shared, "space", None), getattr(shared, "classes", None)
+    return None if space is None or classes is None else (space, classes)
 
 
 @main.command()
@@ -107,6 +111,8 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
     head = codec.load(model)
     if isinstance(head, Published):
         head = head.shared  # a shared head predicts too
+    if isinstance(head, Settled):
+        head = head.shared
     if isinstance(head, Model):
         head = head.network
     if isinstance(head, Pull):
@@ -150,7 +156,7 @@ def _predicts(head: Any) -> bool:
         return _predicts(head.model)
     if isinstance(head, Network):  # where heads are personal, what is shared has none
         return len(head.theta) == head.shape.size
-    return isinstance(head, Linear | Blend | Restricted | Deep)
+    return isinstance(head, Linear | Blend | Restricted | Shifted | Deep)
 
 
 def _on_grid(space: Space, vectors: Vectors, source: str) -> Features:

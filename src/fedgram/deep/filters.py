@@ -75,15 +75,14 @@ def solve(
     total: Statistics, layer: Layer, kind: Kind, *, ridge: float, scaling: Scaling, seed: int
 ) -> Solved:
     """Return the layer with filters of this kind, on the public grid."""
-    moments = Moments.of(total)
+    moments, inputs = Moments.of(total), total.space.width - 1
     if kind in LABELED:
         filters = total.solve(ridge * total.count) * total.space.unit
-    elif kind == "random":
-        signs = signs_of(len(moments.gram) - 1, layer.channels, seed).astype(np.float64)
-        filters = moments.centered(signs)
     else:
-        axes = _axes(moments.covariance)
-        filters = moments.centered(_both_signs(axes, layer.channels))
+        random = signs_of(inputs, layer.channels, seed) / np.sqrt(np.float64(inputs))
+        if kind == "principal":
+            random = _both_signs(_axes(moments.covariance), random)
+        filters = moments.centered(random)
     sizes = _sizes(filters, moments, scaling) * (GRID.step if total.space.exact else 1.0)
     return rounded(filters, layer, sizes, total.space.bound)
 
@@ -141,11 +140,7 @@ def _axes(covariance: Floats) -> Floats:
     return axes * np.where(largest < 0, -1.0, 1.0)
 
 
-def _both_signs(axes: Floats, channels: int) -> Floats:
-    """Return the leading axes with both signs, as many as there are channels.
-
-    Where there are fewer axes than that, they are repeated: the channels are there, but tell
-    nothing new.
-    """
+def _both_signs(axes: Floats, random: Floats) -> Floats:
+    """Return the leading axes with both signs; where there are too few, random filters too."""
     pairs = np.stack([axes, -axes], axis=2).reshape(len(axes), -1)
-    return pairs[:, np.arange(channels) % pairs.shape[1]]
+    return np.hstack([pairs, random])[:, : random.shape[1]]

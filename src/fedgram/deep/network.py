@@ -201,14 +201,12 @@ class Layered:
         """Return the targets of the layer above a stack; None where a client draws them itself."""
         return self._table(stack, classes) if self.filters == "backward" else None
 
-    def patches_of(
-        self, samples: Samples, stack: Stack, codes: Array | None, at_a_time: int = 0
-    ) -> Statistics:
+    def patches_of(self, samples: Samples, stack: Stack, codes: Array | None) -> Statistics:
         """Return the statistics of the patches that the layer above a stack will see."""
         layer, maps = self.hidden(stack.inputs)[len(stack.solved)], stack.maps
         classes = samples.labels.classes
         sums = PatchSums(layer, maps, stack.space, len(classes))
-        for features, labels in stack.batches(samples, at_a_time or affordable(layer, maps)):
+        for features, labels in stack.batches(samples, affordable(layer, maps)):
             sums.add(features.values[:, :-1], labels.codes)
         moment, energy = np.zeros((layer.fan_in(maps) + 1, 0), sums.dtype), 0
         if self.filters in LABELED:
@@ -228,12 +226,12 @@ class Layered:
             classes=tuple(f"channel {k}" for k in range(moment.shape[1])),
         )
 
-    def outcomes_of(self, samples: Samples, stack: Stack, at_a_time: int = 0) -> Statistics:
+    def outcomes_of(self, samples: Samples, stack: Stack) -> Statistics:
         """Return the statistics of what comes out of a stack and goes into the head."""
         if self.lift.width:
             require_gram(self.lift.width + 1, len(samples.labels.classes))
         whole = Dense(channels=1)  # the head sees a sample as a dense layer does
-        batches = stack.batches(samples, at_a_time or affordable(whole, stack.maps))
+        batches = stack.batches(samples, affordable(whole, stack.maps))
         return Statistics.over((self.lift(features), labels) for features, labels in batches)
 
     def _table(self, stack: Stack, classes: tuple[str, ...]) -> Array:

@@ -30,10 +30,10 @@ from fedgram.federated.processes import (
     reason,
 )
 from fedgram.federated.project import Address, Project, SiteFolder
-from fedgram.federated.settings import found, read_federation
+from fedgram.federated.settings import NODES, found, read_federation
 
 SERVER = "fedgram"  # how Flower's own configuration calls it
-READY = 120.0  # seconds that a server may take to answer
+READY = 300.0  # seconds that a server may take to answer
 Say = Callable[[str], None]
 
 
@@ -89,14 +89,11 @@ class Operator:
     def ask(self, name: str, *arguments: str) -> dict[str, Any]:
         """Return what Flower's command line answers."""
         child = self._start(name, *arguments, "--format", "json")
-        lines = list(follow(child))
+        said = "\n".join(follow(child))
         try:
-            answer = json.loads(
-                "\n".join(lines[next(i for i, x in enumerate(lines) if x == "{") :])
-            )
-        except (StopIteration, ValueError):
+            return dict(json.loads(said[said.index("{") :]))  # after warnings, if there are any
+        except ValueError:
             raise child.failure() from None
-        return dict(answer)
 
     def register(self, site: SiteFolder) -> int | None:
         """Tell the server a site's public key; return the node's number, None if it is known."""
@@ -121,7 +118,8 @@ class Operator:
         started = self.ask("run", "run", str(self.project.app), SERVER, "-c", server, *options)
         if not started.get("success"):
             raise FederationError(f"the run was not started: {_told(started)}")
-        number = str(started["run-id"])
+        number, log = str(started["run-id"]), self.project.logs / "run.log"
+        start = log.stat().st_size
         try:
             status = self._followed(number, say)
         except BaseException:
@@ -129,14 +127,13 @@ class Operator:
                 self.ask("run", "stop", number, SERVER)
             raise
         if status != "finished:completed":
-            log = self.project.logs / "run.log"
-            raise FederationError(f"the run failed ({reason(log) or status}); see {log}")
+            raise FederationError(f"the run failed ({reason(log, start) or status}); see {log}")
 
     def _followed(self, number: str, say: Say) -> str:
         """Say what a run says, and return how it ended."""
         while True:  # should the connection break, what was said is said again
-            for line in follow(self._start("run", "log", number, SERVER, "--stream")):
-                self._processes.require_alive()
+            stream = self._start("run", "log", number, SERVER, "--stream")
+            for line in follow(stream, meanwhile=self._processes.require_alive):
                 say(line)
             found = self.ask("list", "list", SERVER, "--run-id", number).get("runs") or [{}]
             status = str(found[0].get("status", "finished:unknown"))
@@ -215,7 +212,7 @@ def register(operator: Operator, say: Say) -> None:
 
     Which node is which site is noted in ``nodes.json``, beside the server's settings.
     """
-    path = operator.project.server / "nodes.json"
+    path = operator.project.server / NODES
     nodes: dict[str, Any] = read_object(path) if path.exists() else {}
     for site in operator.project.sites:
         if not site.public_key.is_file():

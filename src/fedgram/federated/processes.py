@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO
 
 from fedgram.errors import ConfigError, FederationError
 from fedgram.federated import watch
@@ -66,15 +65,13 @@ class Processes:
     ----------
     logs
         Folder with a file NAME.log for each of them.
-    environment
-        Theirs.
     grace
         Seconds that they have to end by themselves.
 
     Examples
     --------
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, Processes(Path(folder), {}) as processes:
+    >>> with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as processes:
     ...     child = processes.start("sleeper", ["sleep", "60"])
     ...     child.ended
     False
@@ -82,15 +79,12 @@ class Processes:
     True
     """
 
-    def __init__(
-        self, logs: Path, environment: Mapping[str, str], *, grace: float = watch.GRACE
-    ) -> None:
+    def __init__(self, logs: Path, *, grace: float = watch.GRACE) -> None:
         if os.name != "posix":
             raise ConfigError("a federation's processes are run on Linux and macOS only")
         self._logs = logs
         self._grace = grace
         self._token = secrets.token_hex(16)
-        self._environment = {**environment, watch.VARIABLE: self._token}
         self._children: list[Child] = []
         self._handlers: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
         self._watch: subprocess.Popen[bytes] | None = None
@@ -134,7 +128,7 @@ class Processes:
         command
             The program and its arguments.
         environment
-            What to change in it.
+            Its own; by default this process's.
         stays
             Whether its end is a failure.
         """
@@ -150,7 +144,7 @@ class Processes:
             start = file.tell()
             process = subprocess.Popen(
                 command,
-                env={**self._environment, **(environment or {})},
+                env={**(environment or os.environ), watch.VARIABLE: self._token},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -200,19 +194,30 @@ class Processes:
                 self._watch.stdin.flush()
 
 
-def follow(child: Child) -> Iterator[str]:
-    """Yield what a process says, line by line, until it ends."""
+def follow(child: Child, *, meanwhile: Callable[[], None] | None = None) -> Iterator[str]:
+    """Yield what a process says, line by line, until it ends.
+
+    Parameters
+    ----------
+    child
+        The process.
+    meanwhile
+        Called now and then, also while it says nothing.
+    """
+    begun = b""
     with child.log.open("rb") as file:
         file.seek(child.start)
-        while not child.ended:
-            yield from _lines(file)
+        while True:
+            ended = child.ended  # before its last words are read
+            *lines, begun = (begun + file.read()).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
+            if ended:
+                break
+            if meanwhile is not None:
+                meanwhile()
             time.sleep(_POLL)
-        yield from _lines(file)
-
-
-def _lines(file: IO[bytes]) -> Iterator[str]:
-    for line in file:
-        yield line.decode(errors="replace").rstrip("\n")
+    if begun:
+        yield begun.decode(errors="replace")
 
 
 def reason(log: Path, start: int = 0) -> str:
@@ -220,9 +225,10 @@ def reason(log: Path, start: int = 0) -> str:
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - _TAIL))
-            lines = [_COLOURS.sub("", line).strip() for line in _lines(file)]
+            text = file.read().decode(errors="replace")
     except OSError:
         return ""
+    lines = [_COLOURS.sub("", line).strip() for line in text.splitlines()]
     for pattern in _TELLING:
         told = [found for line in lines if (found := pattern.search(line))]
         if told:

@@ -7,7 +7,7 @@ the same model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,7 @@ from fedgram.experiment.runner import Result, conduct, keeps_valid
 from fedgram.experiment.scoring import Scorer
 from fedgram.federated.course import Course
 from fedgram.federated.ledgers import Ledgers
-from fedgram.federated.settings import Federation, plain_grid, read_federation
+from fedgram.federated.settings import Federation, plain_grid, read_federation, registered
 from fedgram.method import Method
 
 SETTINGS = "federation.toml"
@@ -51,6 +51,7 @@ def serve(carrier: Carrier, folder: Path, say: Say) -> Path:
                 federation=federation,
                 course=course,
                 ledgers=ledgers,
+                registered=registered(folder),
                 say=say,
             )
             result = run.conducted(carrier)
@@ -71,6 +72,7 @@ class _Run:
     federation: Federation
     course: Course
     ledgers: Ledgers
+    registered: Mapping[str, int]
     say: Say
 
     def conducted(self, carrier: Carrier) -> Result:
@@ -86,6 +88,7 @@ class _Run:
             self.federation,
             listed=self.federation.sites,
             shut_out=self.ledgers.shut_out(),
+            registered=self.registered,
             note=note,
         )
         terms = self._including_members(roll.assemble(self._terms()))

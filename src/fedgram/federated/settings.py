@@ -8,11 +8,14 @@ from typing import Any
 
 from fedgram.engines.remote.office import Accept
 from fedgram.engines.remote.post import Policy
-from fedgram.errors import ConfigError
+from fedgram.errors import ConfigError, DataError
 from fedgram.experiment import config as configuration
 from fedgram.experiment.config import Config, Data
+from fedgram.experiment.record import read_object
 from fedgram.features.grid import Grid
 from fedgram.settings import build, propose
+
+NODES = "nodes.json"  # which node is which site, by their registered keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +135,20 @@ def read_site(path: Path) -> SiteSettings:
         features=build(Raw, raw, "features") if raw else None,
         accept=build(Accept, _table(settings, "accept", path), "accept"),
     )
+
+
+def registered(folder: Path) -> dict[str, int]:
+    """Return the node that each site's key belongs to; none where keys are not asked for."""
+    path = folder / NODES
+    if not path.is_file():
+        return {}
+    try:
+        return {name: int(entry["node"]) for name, entry in read_object(path).items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path}: not a list of registered sites ({error}); remove it and the server's "
+            "state.db, and register them again"
+        ) from error
 
 
 def found(source: str, folder: Path) -> str:

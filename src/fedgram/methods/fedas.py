@@ -6,10 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedgram.client import Client
-from fedgram.exact import multiplied
 from fedgram.federation import Federation
 from fedgram.heads import Predictor
-from fedgram.network import Rows, descending, gradient
+from fedgram.network import Rows, descending, gradient, product
 from fedgram.samples import Array
 from fedgram.training import Model, Training, headless, keep, recalled, repeatable, under
 from fedgram.weighted import MOST_WEIGHT, Weighted
@@ -76,7 +75,7 @@ class FedAS(Training):
                 slope = (inside - means[batch.codes])[:, :-1]
                 slope *= (2 / (alike * shape.hidden)).astype(slope.dtype)
                 slope *= inside[:, :-1] > 0
-                step = multiplied(batch.values.T, slope, batch.unit)
+                step = product(batch.values.T, slope, batch.unit)
                 shape.layers(theta)[0][...] -= self.aligning_rate * step
         return theta
 

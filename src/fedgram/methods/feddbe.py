@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedgram.client import Client
-from fedgram.exact import multiplied
 from fedgram.federation import Federation
 from fedgram.heads import Predictor
-from fedgram.network import Rows, descending, errors
+from fedgram.network import Rows, descending, errors, product
 from fedgram.samples import Array
 from fedgram.training import Model, Training, keep, recalled, repeatable
 from fedgram.weighted import Weighted
@@ -85,15 +84,15 @@ class FedDBE(Training):
         shape, everybody = model.plain, model.more["mean"]
         head = shape.layers(theta)[-1]
         seen = _seen(model, theta, batch)
-        residual = errors(multiplied(seen, head, 1.0) + shift @ head, batch.codes)
-        below = multiplied(residual, head.T, 1.0)
+        residual = errors(product(seen, head, 1.0) + shift @ head, batch.codes)
+        below = product(residual, head.T, 1.0)
         if shape.hidden:
             running = (1 - self.momentum) * running + self.momentum * seen.mean(axis=0)
             pull = self.strength * self.momentum / len(batch) / shape.depth * (running - everybody)
             slope = (below + pull)[:, :-1] * (seen[:, :-1] > 0)
             hidden = shape.layers(theta)[0]
-            hidden -= model.rate * multiplied(batch.values.T, slope, batch.unit)
-        step = multiplied(seen.T, residual, 1.0)
+            hidden -= model.rate * product(batch.values.T, slope, batch.unit)
+        step = product(seen.T, residual, 1.0)
         step += np.outer(shift, residual.sum(axis=0))
         shift -= model.rate * below.sum(axis=0)
         head -= model.rate * step

@@ -7,10 +7,9 @@ import numpy as np
 
 from fedgram.client import Client
 from fedgram.errors import ConfigError
-from fedgram.exact import multiplied
 from fedgram.federation import Federation
 from fedgram.heads import Predictor, Restricted
-from fedgram.network import Rows, descending, errors
+from fedgram.network import Rows, descending, errors, product
 from fedgram.samples import Array
 from fedgram.training import Model, Training, keep, recalled, repeatable
 from fedgram.weighted import Weighted
@@ -99,7 +98,7 @@ class FedPCL(Training):
         prototypes = self._sets(model, known.mean(otherwise=model.more["prototypes"]))
         # The length of a projected sample does not change which prototype it is most like.
         with descending():
-            weights = multiplied(projection, prototypes.T.astype(projection.dtype), 1.0)
+            weights = product(projection, prototypes.T.astype(projection.dtype), 1.0)
         linear = replace(model.plain, hidden=0)
         network = replace(model.network, theta=weights.reshape(-1), shape=linear)
         return Restricted(model=network, present=self._sets(model, known.weight)[:, 0] > 0)
@@ -116,7 +115,7 @@ class FedPCL(Training):
         onehot[rows.codes, np.arange(len(rows))] = 1
         with descending():
             inside, _ = _projected(projection, rows)
-            sums = multiplied(onehot, inside, 1.0)
+            sums = product(onehot, inside, 1.0)
         counts = np.bincount(rows.codes, minlength=len(sums))
         means = sums / np.maximum(counts, 1)[:, None]
         return self.weighted(means.reshape(-1), np.repeat((counts > 0) * 1, self.hidden))
@@ -136,18 +135,18 @@ class FedPCL(Training):
                     slope += self._drawn(inside, batch, peer) / len(peers)
                 slope -= inside * np.sum(slope * inside, axis=1, keepdims=True)
                 slope /= lengths
-                projection -= model.rate * multiplied(batch.values.T, slope, batch.unit)
+                projection -= model.rate * product(batch.values.T, slope, batch.unit)
         return projection
 
     def _drawn(self, inside: Array, batch: Rows, prototypes: Array) -> Array:
         """Return the gradient of the contrastive loss with respect to the projected samples."""
-        residual = errors(multiplied(inside, prototypes.T, 1 / self.temperature), batch.codes)
-        return multiplied(residual, prototypes, 1 / self.temperature)
+        residual = errors(product(inside, prototypes.T, 1 / self.temperature), batch.codes)
+        return product(residual, prototypes, 1 / self.temperature)
 
 
 def _projected(projection: Array, rows: Rows) -> tuple[Array, Array]:
     """Return projected rows of length one, and their lengths before."""
-    inside = multiplied(rows.values, projection, rows.unit)
+    inside = product(rows.values, projection, rows.unit)
     lengths = np.maximum(np.linalg.norm(inside, axis=1, keepdims=True), 1e-12)
     inside /= lengths
     return inside, lengths.astype(inside.dtype)

@@ -31,6 +31,9 @@ class Roll:
         Names of the sites that may take part; none given, anybody who comes.
     shut_out
         Names that may not, and why: they have left, or were forgotten.
+    registered
+        The node that each site's key belongs to, where keys are asked for: a site may not go by
+        another's name.
     note
         Called with a site's name and what happened to it.
     """
@@ -42,12 +45,15 @@ class Roll:
         *,
         listed: Collection[str] = (),
         shut_out: Mapping[str, str] | None = None,
+        registered: Mapping[str, int] | None = None,
         note: Callable[[str, str], None],
     ) -> None:
         self._carrier = carrier
         self._policy = policy
         self._listed = frozenset(listed)
         self._shut_out = shut_out or {}
+        self._registered = registered or {}
+        self._owners = {node: name for name, node in self._registered.items()}
         self._note = note
         self._nodes: dict[str, int] = {}
         self._greeted: set[int] = set()
@@ -131,6 +137,12 @@ class Roll:
     def _admit(self, name: str, node: int, greeting: Greeting) -> None:
         if self._listed and name not in self._listed:
             raise MismatchError(f"{name} is not among the listed sites; see federation.sites")
+        if self._owners.get(node, name) != name or self._registered.get(name, node) != node:
+            owner = self._owners.get(node, "nobody who is known")
+            raise MismatchError(
+                f"it says that it is {name}, but its key is that of {owner}; if that is a new key, "
+                "register it"
+            )
         if name in self._shut_out:
             raise MismatchError(f"{name} {self._shut_out[name]}")
         if self._nodes.get(name, node) != node and self._nodes[name] in self._here():
