@@ -31,13 +31,14 @@ KEYS = {
     "shared_digest",
     "model_digest",
     "holdout",
+    "settled",
     "bytes",
     "auroc",
     "class_accuracy",
     "gains",
 }
 SMALL = ("-s", "data.clients=4")
-FEW_ROUNDS = ("-s", "every.rounds=2", "-s", "every.pilot=1")
+FEW_ROUNDS = ("-s", "every.rounds=2", "-s", "every.pilot=1", "-s", "every.blocks=1")
 
 
 def cli(*arguments, columns=80):

@@ -15,10 +15,11 @@ from fedgram.errors import ConfigError, DataError, MemoryLimitError
 from fedgram.experiment.runner import run
 from fedgram.experiment.sites import sites
 from fedgram.features.grid import Grid
-from fedgram.heads import Linear, Whole, predict
+from fedgram.heads import Linear, predict
 from fedgram.method import make
 from fedgram.samples import Labels, Samples
 from fedgram.stats import Statistics
+from fedgram.whole import Whole
 
 CONV = {"image": [8, 8, 1], "layers": "conv 6 3x3 pad 1 max 2, conv 8 3x3 pad 1 max 2, dense 12"}
 DENSE = {"layers": "dense 24"}

@@ -39,7 +39,7 @@ def project(folder, *overrides, methods=(*CLOSED, *TRAINED)):
 
 
 def deployed(made):
-    with Processes(made.logs, {}) as processes:
+    with Processes(made.logs) as processes:
         serve(made, processes)
         operator = operate(made, processes)
         register(operator, print)
@@ -69,7 +69,7 @@ def require_equal(folder, expected, trained=TRAINED):
 
 def test_a_simulation(tmp_path, expected):
     made = project(tmp_path / "study")
-    with Processes(made.logs, {}) as processes:
+    with Processes(made.logs) as processes:
         folder = simulate(made, processes, print)
     require_equal(folder / "runs" / "0001", expected)
 

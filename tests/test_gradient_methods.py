@@ -552,7 +552,7 @@ def test_fedas_aligns_the_shared_layer_with_the_classes_of_ones_own(sites):
 
     def distance(layer):
         seen, there = (
-            network.represent(shape, np.concatenate([base, own[shape.base :]]), rows)[:, :-1]
+            shape.represent(np.concatenate([base, own[shape.base :]]), rows)[:, :-1]
             for base in (layer, own[: shape.base])
         )
         total = 0.0

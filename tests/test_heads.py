@@ -8,7 +8,8 @@ import pytest
 from fedgram import Features, Grid, Labels, Lift, Linear, Samples, Space, Statistics, codec, predict
 from fedgram import heads as module
 from fedgram.errors import MismatchError, SolveError
-from fedgram.heads import Blend, Whole
+from fedgram.heads import Blend
+from fedgram.whole import Whole
 
 SPACE = Space(width=2, unit=0.5, bound=127)
 CLASSES = ("a", "b", "c")

@@ -20,7 +20,7 @@ from fedgram.method import make, names
 
 CLASSES = 5
 ALL_METRICS = ("-s", "metrics.auroc=true", "-s", "metrics.classes=true")
-FEW_ROUNDS = ("-s", "every.rounds=2", "-s", "every.pilot=1")
+FEW_ROUNDS = ("-s", "every.rounds=2", "-s", "every.pilot=1", "-s", "every.blocks=1")
 FOUR = ("local", "afl", "fedhip", "apfl")
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import Features, Grid, Lift, Space, codec, network, solve, work
+from fedgram import Features, Grid, Lift, Space, codec, exact, network, solve, work
 from fedgram.errors import MismatchError
 from fedgram.network import Descent, Network, Rows, Shape
 
@@ -85,7 +85,7 @@ def test_the_start_is_public_random_below_and_zero_in_the_head(shape):
 def test_scores_and_loss_are_those_of_a_slow_computation(shape):
     theta, rows = some_theta(shape), some_rows(shape)
     np.testing.assert_allclose(
-        network.logits(shape, theta, rows), slow_scores(shape, theta, rows), atol=1e-12
+        shape.logits(theta, rows), slow_scores(shape, theta, rows), atol=1e-12
     )
     assert network.loss(shape, theta, rows) == pytest.approx(slow_loss(shape, theta, rows))
 
@@ -118,7 +118,7 @@ def test_scores_that_are_far_apart_do_not_overflow():
 def test_a_step_may_be_taken_in_place(shape, scale, keep):
     theta, rows = some_theta(shape), some_rows(shape)
     wanted = keep * theta + scale * network.gradient(shape, theta, rows)
-    network.backward(shape, theta, rows, into=theta, scale=scale, keep=keep)
+    shape.backward(theta, rows, into=theta, scale=scale, keep=keep)
     np.testing.assert_allclose(theta, wanted, rtol=0, atol=1e-13)
 
 
@@ -126,7 +126,7 @@ def test_a_step_may_be_taken_in_place(shape, scale, keep):
 def test_what_is_not_kept_is_not_read(shape):
     theta, rows = some_theta(shape), some_rows(shape)
     into = np.full(shape.size, np.nan)
-    network.backward(shape, theta, rows, into=into, scale=1.0)
+    shape.backward(theta, rows, into=into, scale=1.0)
     np.testing.assert_array_equal(into, network.gradient(shape, theta, rows))
 
 
@@ -157,7 +157,7 @@ def test_a_product_is_numpys_whatever_the_layout(sizes, layouts, dtype, scale):
     one, other = (LAYOUTS[name](array) for name, array in zip(layouts, (left, right), strict=True))
     np.testing.assert_array_equal(one, left)
     before = work.done()
-    found = network.product(one, other, scale)
+    found = exact.multiplied(one, other, scale)
     assert work.done() - before == 2 * m * k * n
     np.testing.assert_array_equal(found, scale * (left @ right))
     assert found.dtype == dtype

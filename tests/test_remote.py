@@ -43,7 +43,8 @@ def test_secure_sums_are_the_same_too(tmp_path, name):
     assert done["model_digest"] is None
 
 
-def test_a_site_reads_requests_of_any_method_in_a_process_of_its_own(tmp_path):
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_site_reads_requests_of_any_method_in_a_process_of_its_own(tmp_path, secure):
     """The kinds of values that a request holds are known before it is read."""
     seen = []
 
@@ -52,7 +53,8 @@ def test_a_site_reads_requests_of_any_method_in_a_process_of_its_own(tmp_path):
         return answer(request)
 
     short = {"rounds": 1, "epochs": 1, "rate": 0.1}
-    served(tmp_path, "fedavg", "scaffold", fault=fault, method={"fedavg": short, "scaffold": short})
+    tables = {"method": {"fedavg": short, "scaffold": short}, "engine": {"secure": secure}}
+    served(tmp_path, "fedavg", "scaffold", fault=fault, **tables)
     (tmp_path / "requests").mkdir()
     for number, request in enumerate(seen):
         (tmp_path / "requests" / str(number)).write_bytes(request)
@@ -67,6 +69,7 @@ config, _ = read_federation(folder / "server" / "federation.toml")
 office = simulated(config, 0, folder / "other")
 for path in sorted((folder / "requests").iterdir(), key=lambda path: int(path.name)):
     answer = codec.decode(office.answer(path.read_bytes()))
-    assert not isinstance(answer, Refusal), answer
+    damaged = isinstance(answer, Refusal) and "damaged or foreign" in answer.text
+    assert not damaged, answer
 """
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -19,8 +19,7 @@ from fedgram.secure.flatten import flatten, restore
 from fedgram.secure.messages import Parcel, Survivors
 from fedgram.secure.party import Party, pair_mask, self_mask
 from fedgram.secure.server import Server
-from fedgram.stats import Statistics, Tally
-from fedgram.training import Opening
+from fedgram.stats import Opening, Statistics, Tally
 from fedgram.weighted import Weighted
 
 SECRETS = st.binary(min_size=32, max_size=32)

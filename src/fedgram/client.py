@@ -6,7 +6,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -54,6 +54,10 @@ class Client:
         Without the validation samples where they are reserved, so that all methods train alike.
         """
         return self.train if self.reserve_valid else self.train + self.valid
+
+    def remember(self, **values: Any) -> None:
+        """Keep values until the next ask."""
+        cast(MutableMapping[str, Any], self.state).update(values)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -195,10 +195,11 @@ def _syrk(block: Array, out: Array) -> Array:
     return result
 
 
-def multiplied(left: Array, right: Array) -> Array:
-    """Return left @ right in C order, by the same BLAS as `_syrk`.
+def multiplied(left: Array, right: Array, scale: float = 1.0) -> Array:
+    """Return ``scale * left @ right`` in C order, by the same BLAS as `_syrk`.
 
-    NumPy brings a BLAS of its own, whose idle threads would spin against this one's.
+    NumPy brings a BLAS of its own, whose idle threads would spin against this one's. Either may be
+    a transposed view.
     """
     gemm = blas.sgemm if left.dtype == FLOAT32 else blas.dgemm
     work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
@@ -207,7 +208,7 @@ def multiplied(left: Array, right: Array) -> Array:
     first, second = right.T, left.T
     flip_first, flip_second = not first.flags.f_contiguous, not second.flags.f_contiguous
     result: Array = gemm(
-        1.0,
+        scale,
         first.T if flip_first else first,
         second.T if flip_second else second,
         trans_a=flip_first,

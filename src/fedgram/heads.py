@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,8 +12,9 @@ from fedgram.errors import MismatchError
 from fedgram.exact import require_gram
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
+from fedgram.gcv import Ridge, resolved
 from fedgram.samples import Array, Features, Floats, Integers, Labels, Samples, Space
-from fedgram.solve import Factor, least_squares, require_ridge, square, steady
+from fedgram.solve import least_squares, require_ridge, steady
 from fedgram.stats import Statistics
 
 _ROWS_AT_A_TIME = 8192  # bounds the float64 copy of the features
@@ -88,10 +88,11 @@ class Linear:
     origin: str = ""
 
     @classmethod
-    def of(cls, total: Statistics, *, ridge: float, lift: Lift | None = None) -> Linear:
+    def of(cls, total: Statistics, *, ridge: Ridge, lift: Lift | None = None) -> Linear:
         """Solve a total; the head remembers the digest of what it was solved from."""
         lift = lift or Lift()
         require_lift(total.space, lift)
+        ridge = resolved(ridge, total)
         return cls(
             weights=total.solve(ridge),
             space=total.space,
@@ -117,14 +118,23 @@ class Linear:
             lift=lift,
         )
 
+    def normalized(self) -> Linear:
+        """Return the head with columns of one length; the last feature's entry does not count."""
+        norms = np.linalg.norm(self.weights[:-1], axis=0)
+        return replace(
+            self,
+            weights=self.weights / np.where(norms > 0, norms, 1.0),
+            origin=codec.digest({"of": self.origin, "normalized": True}),
+        )
+
+    def refined(self, samples: Samples, *, ridge: float, lift: Lift) -> Linear:
+        """Fit what this head leaves over at samples at hand."""
+        residual = samples.labels.onehot() - self(samples.features)
+        return Linear.fitted(samples, residual, ridge=ridge, lift=lift)
+
     def __call__(self, features: Features) -> Floats:
         lifted = self.lift(features)
-        if lifted.space != self.space:
-            detail = self.space.difference(lifted.space)
-            raise MismatchError(
-                f"this model was made for other features: {detail}; use the same backbone, grid "
-                "and lift"
-            )
+        require_space(self.space, lifted.space)
         scores = np.empty((len(lifted), len(self.classes)))
         work.count(2 * self.weights.size * len(lifted))
         with steady():
@@ -209,45 +219,41 @@ class Restricted:
 
 @codec.register
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Whole:
-    """Summed statistics with a ridge, as clients get them; what is derived from them is kept.
+class Shifted:
+    """A model whose scores are shifted, each class by its own amount.
 
     Examples
     --------
-    >>> space = Space(width=1, unit=0.5, bound=127)
-    >>> total = Statistics(
-    ...     count=2, gram=np.array([8]), moment=np.array([[4, 0]]), space=space, classes=("a", "b")
-    ... )
-    >>> Whole(total=total, ridge=2.0).head
-    array([[0.25, 0.  ]])
+    >>> rows = Features(np.ones((1, 1)), Space(width=1))
+    >>> model = Linear(weights=np.array([[1.0, 3.0]]), space=rows.space, classes=("a", "b"))
+    >>> Shifted(model=model, shift=np.array([0.0, -4.0]))(rows)
+    array([[ 1., -1.]])
     """
 
-    total: Statistics
-    ridge: float
-
-    @cached_property
-    def gram(self) -> Floats:
-        """The summed Gram matrix, in stored units, without ridge."""
-        return square(self.total.gram, self.total.space.width)
+    model: Classifier
+    shift: Floats
 
     @property
-    def stored_ridge(self) -> float:
-        """The ridge in the units of the stored integers."""
-        return self.ridge / self.total.space.unit**2
+    def space(self) -> Space:
+        """The space of the model."""
+        return self.model.space
 
-    @cached_property
-    def factor(self) -> Factor:
-        """The factorized Gram matrix with its ridge."""
-        return Factor.of(self.gram, self.stored_ridge, samples=self.total.count)
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        return self.model.classes
 
-    @cached_property
-    def head(self) -> Floats:
-        """The shared head, in stored units."""
-        return self.factor.solve(self.total.moment.astype(np.float64))
+    def __call__(self, features: Features) -> Floats:
+        return self.model(features) + self.shift
 
-    def provenance(self) -> str:
-        """Digest of the total and of the ridge."""
-        return codec.digest({"total": self.total.digest(), "ridge": float(self.ridge)})
+
+def require_space(wanted: Space, found: Space) -> None:
+    """Refuse features that a model was not made for."""
+    if found != wanted:
+        raise MismatchError(
+            f"this model was made for other features: {wanted.difference(found)}; use the same "
+            "backbone, grid and lift"
+        )
 
 
 def require_lift(space: Space, lift: Lift) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,40 @@ from fedgram.samples import Array, Features, Floats, Integers, Samples, Space
 from fedgram.solve import steady
 
 _ROWS_AT_A_TIME = 8192  # bounds the float copy of the features
+
+
+class Architecture(Protocol):
+    """The layers of a network over one flat vector of parameters, the head's at its end."""
+
+    @property
+    def classes(self) -> int:
+        """Number of scores."""
+
+    @property
+    def hidden(self) -> int:
+        """Width of what is trained below the head; 0 where nothing is."""
+
+    @property
+    def base(self) -> int:
+        """Number of parameters below the head."""
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+
+    def layers(self, theta: Array) -> list[Array]:
+        """Return views of the layers, the head last: what it sees and a constant by classes."""
+
+    def start(self, dtype: Any, seed: int = 0) -> Array:
+        """Return the public start."""
+
+    def logits(self, theta: Array, rows: Rows) -> Array:
+        """Return one row of scores per sample."""
+
+    def backward(
+        self, theta: Array, rows: Rows, *, into: Array, scale: float, keep: float = 0.0
+    ) -> None:
+        """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself."""
 
 
 @codec.register
@@ -69,6 +103,42 @@ class Shape:
             theta[: self.base] = rng.standard_normal(self.base) * np.sqrt(2 / self.width)
         return theta
 
+    def represent(self, theta: Array, rows: Rows) -> Array:
+        """Return what the head sees of each row: the hidden layer and a constant, or the features.
+
+        Features are left in stored integers; multiply by the unit.
+        """
+        if not self.hidden:
+            return rows.values
+        hidden = product(rows.values, self.layers(theta)[0], rows.unit)
+        inside = np.empty((len(rows), self.depth), hidden.dtype)
+        np.maximum(hidden, 0, out=inside[:, :-1])
+        inside[:, -1] = 1
+        return inside
+
+    def logits(self, theta: Array, rows: Rows) -> Array:
+        """Return one row of scores per sample."""
+        unit = 1.0 if self.hidden else rows.unit
+        return product(self.represent(theta, rows), self.layers(theta)[-1], unit)
+
+    def backward(
+        self, theta: Array, rows: Rows, *, into: Array, scale: float, keep: float = 0.0
+    ) -> None:
+        """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself.
+
+        The gradient is that of the mean cross-entropy of the rows at `theta`.
+        """
+        inside = self.represent(theta, rows)
+        unit = 1.0 if self.hidden else rows.unit
+        head = self.layers(theta)[-1]
+        residual = errors(product(inside, head, unit), rows.codes)
+        layers = self.layers(into)
+        if self.hidden:
+            below = product(residual, head[:-1].T, 1.0)  # before the head may change
+            below *= inside[:, :-1] > 0
+            _outer(rows.values, below, layers[0], scale * rows.unit, keep)
+        _outer(inside, residual, layers[-1], scale * unit, keep)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
@@ -114,26 +184,6 @@ def descending() -> Iterator[None]:
         yield
 
 
-def represent(shape: Shape, theta: Array, rows: Rows) -> Array:
-    """Return what the head sees of each row: the hidden layer and a constant, or the features.
-
-    Features are left in stored integers; multiply by the unit.
-    """
-    if not shape.hidden:
-        return rows.values
-    hidden = product(rows.values, shape.layers(theta)[0], rows.unit)
-    inside = np.empty((len(rows), shape.depth), hidden.dtype)
-    np.maximum(hidden, 0, out=inside[:, :-1])
-    inside[:, -1] = 1
-    return inside
-
-
-def logits(shape: Shape, theta: Array, rows: Rows) -> Array:
-    """Return one row of scores per sample."""
-    unit = 1.0 if shape.hidden else rows.unit
-    return product(represent(shape, theta, rows), shape.layers(theta)[-1], unit)
-
-
 def softmax(scores: Array) -> Array:
     """Turn scores into probabilities, in place.
 
@@ -157,35 +207,16 @@ def errors(scores: Array, codes: Integers) -> Array:
     return residual
 
 
-def loss(shape: Shape, theta: Array, rows: Rows) -> float:
+def loss(shape: Architecture, theta: Array, rows: Rows) -> float:
     """Return the mean cross-entropy."""
-    chances = softmax(logits(shape, theta, rows))[np.arange(len(rows)), rows.codes]
+    chances = softmax(shape.logits(theta, rows))[np.arange(len(rows)), rows.codes]
     return float(-np.log(np.maximum(chances, np.finfo(chances.dtype).tiny)).mean())
 
 
-def backward(
-    shape: Shape, theta: Array, rows: Rows, *, into: Array, scale: float, keep: float = 0.0
-) -> None:
-    """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself.
-
-    The gradient is that of the mean cross-entropy of the rows at `theta`.
-    """
-    inside = represent(shape, theta, rows)
-    unit = 1.0 if shape.hidden else rows.unit
-    head = shape.layers(theta)[-1]
-    residual = errors(product(inside, head, unit), rows.codes)
-    layers = shape.layers(into)
-    if shape.hidden:
-        below = product(residual, head[:-1].T, 1.0)  # before the head may change
-        below *= inside[:, :-1] > 0
-        _outer(rows.values, below, layers[0], scale * rows.unit, keep)
-    _outer(inside, residual, layers[-1], scale * unit, keep)
-
-
-def gradient(shape: Shape, theta: Array, rows: Rows) -> Array:
+def gradient(shape: Architecture, theta: Array, rows: Rows) -> Array:
     """Return the gradient of the mean cross-entropy."""
     into = np.zeros_like(theta)
-    backward(shape, theta, rows, into=into, scale=1.0)
+    shape.backward(theta, rows, into=into, scale=1.0)
     return into
 
 
@@ -209,7 +240,7 @@ class Descent:
 
     def __call__(
         self,
-        shape: Shape,
+        shape: Architecture,
         theta: Array,
         rows: Rows,
         rng: np.random.Generator,
@@ -230,11 +261,11 @@ class Descent:
             step = np.empty_like(theta) if mask is not None else None
             for batch in rows.batches(self.batch, self.epochs, rng):
                 if step is None:
-                    backward(shape, theta, batch, into=theta, scale=-self.rate, keep=keep)
+                    shape.backward(theta, batch, into=theta, scale=-self.rate, keep=keep)
                     if constant is not None:
                         theta -= constant
                     continue
-                backward(shape, theta, batch, into=step, scale=self.rate)
+                shape.backward(theta, batch, into=step, scale=self.rate)
                 step += (1.0 - keep) * theta
                 if constant is not None:
                     step += constant
@@ -273,7 +304,7 @@ class Network:
     """
 
     theta: Array
-    shape: Shape
+    shape: Architecture
     space: Space
     classes: tuple[str, ...]
     lift: Lift = Lift()
@@ -293,7 +324,7 @@ class Network:
                 values = lifted.values[part].astype(self.theta.dtype)
                 codes = np.zeros(len(values), np.int64)
                 rows = Rows(values=values, codes=codes, unit=self.space.unit)
-                scores[part] = logits(self.shape, self.theta, rows)
+                scores[part] = self.shape.logits(self.theta, rows)
             if self.offset.size:
                 scores += self.offset @ self.shape.layers(self.theta)[-1]
         return scores

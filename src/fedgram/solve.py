@@ -112,6 +112,22 @@ class Factor:
             solution: Floats = scipy.linalg.cho_solve((self.lower, True), rhs, check_finite=False)
         return solution
 
+    def inverse_trace(self) -> float:
+        """Return the trace of ``(gram + ridge * I)^-1``, from the inverse of the factor alone."""
+        work.count(len(self.lower) ** 3 // 3)
+        with steady():
+            inverse, _ = scipy.linalg.lapack.dtrtri(self.lower, lower=1)
+        return float(np.sum(np.square(np.tril(inverse))))
+
+    def whitened(self, rows: Floats) -> Floats:
+        """Return rows w with ``w w' = rows (gram + ridge * I)^-1 rows'``, samples by features."""
+        work.count(rows.shape[1] ** 2 * len(rows))
+        with steady():
+            half: Floats = scipy.linalg.solve_triangular(
+                self.lower, rows.T, lower=True, check_finite=False
+            )
+        return half.T
+
     def update(self, rows: Floats, residual: Floats, weight: float) -> Floats:
         """Return ``(A + weight rows' rows)^-1 weight rows' residual`` for the factorized A.
 
@@ -120,12 +136,10 @@ class Factor:
         if not weight:
             return np.zeros((rows.shape[1], residual.shape[1]))
         width, count = rows.shape[1], len(rows)
-        work.count(width * count * (width + 2 * count + 2 * residual.shape[1]))
+        work.count(width * count * (2 * count + 2 * residual.shape[1]))
         work.count(width**2 * residual.shape[1])
         with steady():
-            half = scipy.linalg.solve_triangular(
-                self.lower, rows.T, lower=True, check_finite=False
-            )  # (d, n): half' half = rows A^-1 rows'
+            half = self.whitened(rows).T  # (d, n): half' half = rows A^-1 rows'
             inner = Factor.of(half.T @ half, 1.0 / weight).solve(residual)
             step: Floats = scipy.linalg.solve_triangular(
                 self.lower, half @ inner, lower=True, trans=1, check_finite=False

@@ -147,6 +147,16 @@ class Statistics(Additive):
         curvature = np.sum(stored * (square(self.gram, self.space.width) @ stored))
         return float(self.energy - 2 * cross + curvature)
 
+    def repeated(self, times: int) -> Statistics:
+        """Return the statistics of the same samples, each counted so many times."""
+        return replace(
+            self,
+            count=times * self.count,
+            gram=times * self.gram,
+            moment=times * self.moment,
+            energy=times * self.energy,
+        )
+
     def diagonal(self) -> Array:
         """Return the sums of squares of the features, which no real data make negative."""
         width = self.space.width
@@ -175,6 +185,18 @@ class Statistics(Additive):
         Classes count in alphabetical order: how a site lists them does not matter.
         """
         return codec.digest(self.arranged(sorted(self.classes)))
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Opening(Additive):
+    """What all clients agree on before the first round."""
+
+    space: Space = agreed(default=NOWHERE)
+    classes: tuple[str, ...] = agreed(default=())
+
+    def adopts(self) -> bool:
+        return self.space == NOWHERE
 
 
 HISTOGRAM_BINS = 101  # client accuracies, rounded to per cent

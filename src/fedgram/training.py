@@ -18,28 +18,17 @@ from fedgram.client import Client
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
-from fedgram.group import Additive, agreed
 from fedgram.heads import Predictor, predict
-from fedgram.network import Descent, Network, Rows, Shape
-from fedgram.samples import NOWHERE, Array, Integers, Samples, Space
-from fedgram.stats import Tally
+from fedgram.layers import read
+from fedgram.network import Architecture, Descent, Network, Rows, Shape
+from fedgram.samples import Array, Integers, Samples
+from fedgram.stats import Opening, Tally
+from fedgram.tower import Tower
 from fedgram.weighted import DOUBLE, SINGLE, Weighted
 
 MOST_PILOTS = 8
 PILOT_FRACTION = 0.1  # of the training samples, where there are no validation samples
 _DIVERGED = -1.0  # as a score: worse than any accuracy
-
-
-@codec.register
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Opening(Additive):
-    """What all clients agree on before the first round."""
-
-    space: Space = agreed(default=NOWHERE)
-    classes: tuple[str, ...] = agreed(default=())
-
-    def adopts(self) -> bool:
-        return self.space == NOWHERE
 
 
 @codec.register
@@ -76,9 +65,14 @@ class Model:
         return self.network.theta
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> Architecture:
         """The layers."""
         return self.network.shape
+
+    @property
+    def plain(self) -> Shape:
+        """The layers, in methods that have one hidden layer at most."""
+        return cast(Shape, self.network.shape)
 
     def at(self, theta: Array, **more: Any) -> Self:
         """Return the same with other parameters, in the precision of these."""
@@ -108,6 +102,12 @@ class Training:
         Share of the clients asked in each round, drawn at random.
     hidden
         Width of a hidden layer (ReLU) between features and head; 0 for a linear head.
+    layers
+        Several hidden layers instead, convolutions too: in words, or a preset (lenet, acnnl5, mlp),
+        as of `fedacnnl`. Needs torch.
+    image
+        Height, width and channels of the images that the features are the pixels of, where the
+        data do not say.
     precision
         "single" or "double".
     lift
@@ -116,6 +116,8 @@ class Training:
 
     # Validation samples are for choices: rates and rounds.
     keeps_valid: ClassVar[bool] = True
+    # Whether `layers` may be set, or the method knows one hidden layer only.
+    any_layers: ClassVar[bool] = True
 
     rounds: int = 200
     epochs: int = 3
@@ -124,6 +126,8 @@ class Training:
     pilot: int = 10
     participation: float = 1.0
     hidden: int = 0
+    layers: str = ""
+    image: tuple[int, ...] = ()
     precision: Literal["single", "double"] = "single"
     lift: Lift = Lift()
 
@@ -133,10 +137,20 @@ class Training:
                 raise ConfigError(f"{name} = {getattr(self, name)}: use at least {least}")
         if self.hidden < 0:
             raise ConfigError(f"hidden = {self.hidden}: use 0 for a linear head, or a width")
+        if self.layers:
+            self._require_layers()
         if not 0 < self.participation <= 1:
             raise ConfigError(f"participation = {self.participation}: use 0 < share <= 1")
         if self.rate != "auto" and not self.rate > 0:
             raise ConfigError(f"rate = {self.rate}: use a number > 0, or 'auto'")
+
+    def _require_layers(self) -> None:
+        layers = read(self.layers)
+        if not self.any_layers:
+            name = type(self).__name__
+            raise ConfigError(f"layers = {self.layers!r}: {name} has one at most; use hidden")
+        if self.hidden or not layers:
+            raise ConfigError(f"layers = {self.layers!r}, hidden = {self.hidden}: use one of them")
 
     # What the server does.
 
@@ -224,7 +238,12 @@ class Training:
         return Weighted.of(values, weight, places=places, beside=beside)
 
     def _start(self, opening: Opening) -> Model:
-        shape = Shape(width=opening.space.width, hidden=self.hidden, classes=len(opening.classes))
+        space, classes = opening.space, len(opening.classes)
+        shape: Architecture = (
+            Tower.of(self.layers, space, classes, self.image)
+            if self.layers
+            else Shape(width=space.width, hidden=self.hidden, classes=classes)
+        )
         dtype = np.float32 if self.precision == "single" else np.float64
         network = Network(
             theta=shape.start(dtype),

@@ -22,17 +22,19 @@ from fedgram.data.sources import Dataset, Vectors, load_vectors
 from fedgram.data.tables import is_table, read_tables
 from fedgram.deep.network import Deep
 from fedgram.deep.personal import Pull
+from fedgram.deepening import Deepened
 from fedgram.errors import ConfigError, DataError, MismatchError
 from fedgram.experiment import config as configuration
 from fedgram.experiment.sites import gridded
 from fedgram.features.grid import Grid
 from fedgram.features.tables import vectors as table_vectors
-from fedgram.federation import Tailored, delivery
-from fedgram.heads import Blend, Linear, Restricted, Whole
+from fedgram.federation import Settled, Tailored, delivery
+from fedgram.heads import Blend, Linear, Restricted, Shifted
 from fedgram.method import Published
 from fedgram.network import Network
 from fedgram.samples import Features, Floats, Space
 from fedgram.training import Model
+from fedgram.whole import Whole
 
 
 @main.command()
@@ -75,13 +77,19 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
     """Return the space and the class list that a shared result lives in."""
     if isinstance(shared, Tailored):
         return agreement(shared.common)
+    if isinstance(shared, Settled):
+        return agreement(shared.shared)
     if isinstance(shared, Whole):
         return shared.total.space, shared.total.classes
     if isinstance(shared, Model):
         return agreement(shared.network)
     if isinstance(shared, Pull):
         return agreement(shared.model)
-    return (shared.space, shared.classes) if isinstance(shared, Linear | Network | Deep) else None
+    if isinstance(shared, Deepened):
+        above = agreement(shared.model)
+        return above and (shared.space, above[1])
+    space, classes = getattr(shared, "space", None), getattr(shared, "classes", None)
+    return None if space is None or classes is None else (space, classes)
 
 
 @main.command()
@@ -103,11 +111,13 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
     head = codec.load(model)
     if isinstance(head, Published):
         head = head.shared  # a shared head predicts too
+    if isinstance(head, Settled):
+        head = head.shared
     if isinstance(head, Model):
         head = head.network
     if isinstance(head, Pull):
         head = head.model
-    if not isinstance(head, Linear | Blend | Restricted | Network | Deep) or not _complete(head):
+    if not _predicts(head):
         raise DataError(
             f"{model}: holds a {type(head).__name__}, not a model that predicts; use what "
             "'fedgram personalize' wrote"
@@ -140,9 +150,13 @@ def _vectors(space: Space, source: str, schema: Path | None) -> Vectors:
     return found
 
 
-def _complete(head: Any) -> bool:
-    """Whether nothing is missing: where heads are personal, what is shared has none."""
-    return not isinstance(head, Network) or len(head.theta) == head.shape.size
+def _predicts(head: Any) -> bool:
+    """Whether this is a model, with nothing missing."""
+    if isinstance(head, Deepened):
+        return _predicts(head.model)
+    if isinstance(head, Network):  # where heads are personal, what is shared has none
+        return len(head.theta) == head.shape.size
+    return isinstance(head, Linear | Blend | Restricted | Shifted | Deep)
 
 
 def _on_grid(space: Space, vectors: Vectors, source: str) -> Features:

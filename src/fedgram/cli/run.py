@@ -40,7 +40,7 @@ def run(
     """Run methods on a federation and print what they reach.
 
     Without arguments: the embedded digits, 20 clients with Dirichlet 0.1 label skew, and the
-    methods local, afl, fedhip and apfl.
+    methods local, afl, fedhip, apfl and auto.
 
     Example: fedgram run -m afl -m apfl -s data.clients=50 -s method.apfl.balance=0.3 --out runs/a
     """

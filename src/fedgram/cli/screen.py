@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import Any
 
 from rich import box
@@ -24,6 +25,8 @@ from rich.text import Text
 
 from fedgram.report.axes import size as written_size
 
+NARROW = 78
+REASONS = 3  # alternatives that are told of below the table
 CLASS_COLUMNS = 5  # methods side by side that fit a narrow terminal
 OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
@@ -85,6 +88,9 @@ def _notes(result: dict[str, Any], label: str) -> Iterator[str]:
             f"{result[label]}: round {result['chosen']} of {result['rounds']}, chosen on "
             f"validation samples; the last round has a client mean of {last} %"
         )
+    if result.get("settled"):
+        said = f"{result[label]} chose {_choice(result['settled'])}"
+        yield "\n".join(wrap(said, NARROW, subsequent_indent="  "))
     if not result.get("finished", True):
         yield f"{result[label]}: interrupted after round {result['rounds']}"
     if result["untested_clients"]:
@@ -98,6 +104,13 @@ def _notes(result: dict[str, Any], label: str) -> Iterator[str]:
             f"{result[label]}: {result['holdout']['clients']} clients held out of training reach "
             f"a client mean of {accuracy} %"
         )
+
+
+def _choice(settled: dict[str, Any]) -> str:
+    """Return what was chosen, and what came closest."""
+    shares = list(settled["reasons"].items())
+    shown = "; ".join(f"{name} {_percent(share)} %" for name, share in shares[:REASONS])
+    return f"{settled['told']}; right on samples left out: {shown}"
 
 
 @contextmanager

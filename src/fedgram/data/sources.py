@@ -1,4 +1,4 @@
-"""Data sets: the embedded digits, and feature files."""
+"""Data sets: the embedded digits, synthetic ones, and feature files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from fedgram import files
+from fedgram.data import synthetic
 from fedgram.errors import DataError
 from fedgram.samples import Array, Integers, pictured
 
@@ -142,9 +143,11 @@ def load(source: str) -> Dataset:
     """Return the data of this name: ``digits``, or an ``.npz`` or ``.safetensors`` file.
 
     Also a folder of the idx files of MNIST or of the python files of CIFAR. Images are taken pixel
-    by pixel. What is named is looked for as given and then in the folder that the environment
-    variable ``FEDGRAM_DATA`` names.
+    by pixel. ``synthetic:ALPHA,BETA`` is drawn: see `fedgram.data.synthetic`. What else is named is
+    looked for as given and then in the folder that the environment variable ``FEDGRAM_DATA`` names.
     """
+    if source.startswith(f"{synthetic.NAME}:"):
+        return to_dataset(synthetic.read(source).arrays(), source)
     if source == "digits":
         with resources.as_file(resources.files("fedgram.data") / "digits.npz") as path:
             return to_dataset(_read_npz(path), "digits")

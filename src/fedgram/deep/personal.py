@@ -11,10 +11,11 @@ import scipy.linalg
 from fedgram import codec, work
 from fedgram.deep.network import Deep
 from fedgram.group import Additive, agreed
-from fedgram.heads import Linear, Whole
+from fedgram.heads import Linear
 from fedgram.samples import NOWHERE, Array, Features, Floats, Labels, Space
 from fedgram.solve import least_squares, steady
 from fedgram.stats import Statistics
+from fedgram.whole import Whole
 
 STRENGTHS = tuple(10.0**power for power in np.arange(12, -1, -1) / 2)  # the strongest first
 _ONE = 2**32  # a class's share of a client's samples is summed as a number of these parts

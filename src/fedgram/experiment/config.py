@@ -21,7 +21,7 @@ from fedgram.settings import build, propose
 VERSION = 1
 OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
-DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl")
+DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)

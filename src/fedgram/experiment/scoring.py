@@ -11,7 +11,7 @@ import numpy as np
 from fedgram import codec
 from fedgram.engines.engine import Engine
 from fedgram.evaluation import Evaluation, Metrics, Task
-from fedgram.federation import traffic
+from fedgram.federation import Settled, settled, traffic
 from fedgram.heads import Predictor, predict
 from fedgram.method import Method, shared_digest
 from fedgram.samples import Samples
@@ -51,6 +51,8 @@ class Scores:
         Of the set of models; None where no server may know of single ones.
     whole
         Whether each model was tried on everybody's test samples too.
+    settled
+        Settings that were chosen for everybody, if any were.
     """
 
     tally: Tally
@@ -63,6 +65,7 @@ class Scores:
     model_digest: str | None
     metrics: Metrics
     whole: bool = False
+    settled: Settled | None = None
 
     @property
     def accuracy(self) -> dict[str, float]:
@@ -95,6 +98,7 @@ class Scores:
             "bytes": self.bytes,
             "shared_digest": self.shared_digest,
             "model_digest": self.model_digest,
+            "settled": self.settled.plain() if self.settled else None,
         }
 
     def by_client(self) -> dict[str, float]:
@@ -178,6 +182,7 @@ class Scorer:
             shared_digest=shared_digest(self._method, shared),
             model_digest=codec.digest(sorted({row.model_digest for row in rows})) if rows else None,
             metrics=self._metrics,
+            settled=settled(shared),
         )
         return Scored(round=round_, shared=shared, models=models, scores=scores)
 

@@ -133,14 +133,21 @@ class Lift:
         return lambda values, signs: function(values @ signs / factor)
 
     def _table(self, inputs: Space) -> Array:
-        """Return the activation of every projected integer up to the clip, on the grid."""
-        factor = inputs.unit / np.sqrt(inputs.width)
-        reach = int(inputs.bound * np.sqrt(inputs.width))
-        projected: Integers = np.arange(-reach, reach + 1)
-        steps = np.rint(ACTIVATIONS[self.activation](projected * factor) / inputs.unit)
-        dtype = np.int8 if inputs.bound < 2**7 else np.int16
-        table: Array = np.clip(steps, -inputs.bound, inputs.bound).astype(dtype)
-        return table
+        function = ACTIVATIONS[self.activation]
+        return _table(function, inputs.unit, inputs.bound, inputs.width)
+
+
+@functools.lru_cache(maxsize=16)
+def _table(activation: Callable[[Floats], Floats], unit: float, bound: int, width: int) -> Array:
+    """Return the activation of every projected integer up to the clip, on the grid."""
+    factor = unit / np.sqrt(width)
+    reach = int(bound * np.sqrt(width))
+    projected: Integers = np.arange(-reach, reach + 1)
+    steps = np.rint(activation(projected * factor) / unit)
+    dtype = np.int8 if bound < 2**7 else np.int16
+    table: Array = np.clip(steps, -bound, bound).astype(dtype)
+    table.flags.writeable = False
+    return table
 
 
 @functools.lru_cache(maxsize=4)

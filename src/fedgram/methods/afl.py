@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from fedgram import codec
 from fedgram.client import Client
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
+from fedgram.gcv import Ridge, best_ridge_for_new_clients
 from fedgram.heads import Linear, Predictor, lifted
 from fedgram.stats import Statistics
 
@@ -24,7 +26,10 @@ class AFL:
     Parameters
     ----------
     ridge
-        Weight of the head's squared norm, for features of unit size.
+        Weight of the head's squared norm, for features of unit size. "auto" takes the one with the
+        smallest generalized cross-validation error, which the sum alone tells. "clients" takes the
+        one that does best at each client when it is left out: the server sees every client's
+        statistics and factorizes once for each of them and each ridge it tries.
     lift
         Random projection and activation before the head; width 0 for none.
 
@@ -34,15 +39,27 @@ class AFL:
     AFL(ridge=10.0, lift=Lift(width=0, activation='relu', seed=0))
     """
 
-    ridge: float = 100.0
+    ridge: Ridge | Literal["clients"] = 100.0
     lift: Lift = Lift()
 
     def statistics(self, client: Client, _: None) -> Statistics:
         return Statistics.of(*lifted(client.samples, self.lift))
 
     def fit(self, federation: Federation) -> Iterator[Linear]:
-        yield Linear.of(federation.sum(self.statistics), ridge=self.ridge, lift=self.lift)
+        if self.ridge == "clients":
+            yield self._for_new_clients(federation)
+        else:
+            yield Linear.of(federation.sum(self.statistics), ridge=self.ridge, lift=self.lift)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head: Linear = shared
         return head
+
+    def _for_new_clients(self, federation: Federation) -> Linear:
+        with codec.Shelf() as shelf:  # one client's statistics in memory at a time
+            total = Statistics.zero()
+            for client, own in federation.gather(self.statistics):
+                shelf[client] = own
+                total = total + own
+            ridge = best_ridge_for_new_clients(total, lambda: map(shelf.__getitem__, sorted(shelf)))
+        return Linear.of(total, ridge=ridge, lift=self.lift)

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import Any, Literal
 
+import numpy as np
+
+from fedgram.ballot import Ballot
+from fedgram.choose import chosen
 from fedgram.client import Client
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation
-from fedgram.heads import Blend, Linear, Predictor, lifted
+from fedgram.federation import Federation, Settled, unsettled
+from fedgram.gcv import Ridge, resolved
+from fedgram.heads import Blend, Linear, Predictor, lifted, require_lift
+from fedgram.loo import BALANCES, STRENGTHS, Own, right
 from fedgram.stats import Statistics
+from fedgram.whole import Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,34 +32,77 @@ class APFL:
     Parameters
     ----------
     ridge
-        Weight of the primary head's squared norm (beta in the paper), for features of unit size.
+        Weight of the primary head's squared norm (beta in the paper), for features of unit size;
+        "auto" takes the one with the smallest generalized cross-validation error.
     refinement_ridge
-        The same for a client's own head (gamma).
+        The same for a client's own head (gamma). "auto" takes the one that gets the most samples
+        right, over all clients, when each is left out of both streams; clients answer with counts.
     balance
-        Weight of the client's own stream in the prediction (lambda).
+        Weight of the client's own stream in the prediction (lambda); "auto" as above, together
+        with the ridge if that is "auto" too.
+    corrected
+        Where something is "auto": take samples out of the shared stream exactly. Clients are sent
+        the total for that. Else they are sent the head only, and what it knows of a sample stays
+        in: choices then trust the shared stream too much, the more so the fewer samples there are.
     primary
         Lift of the shared stream; width 0 for none.
     refinement
         Lift of the client's own stream; width 0 for none.
     """
 
-    ridge: float = 100.0
-    refinement_ridge: float = 300.0
-    balance: float = 0.5
+    ridge: Ridge = 100.0
+    refinement_ridge: float | Literal["auto"] = 300.0
+    balance: float | Literal["auto"] = 0.5
+    corrected: bool = True
     primary: Lift = Lift()
     refinement: Lift = Lift(seed=1)
 
     def statistics(self, client: Client, _: None) -> Statistics:
+        if self._chooses:
+            client.remember(counted=True)
         return Statistics.of(*lifted(client.samples, self.primary))
 
-    def fit(self, federation: Federation) -> Iterator[Linear]:
+    def left_out(self, client: Client, shared: Whole | Linear) -> Ballot:
+        samples = client.samples
+        own = Own.of(samples, shared, self.primary, counted="counted" in client.state)
+        features = self.refinement(samples.features)
+        refined = own.refined(features.values.astype(np.float64))
+        hits = []
+        for ridge in self._ridges:
+            second = refined(ridge / features.space.unit**2)
+            hits += [right(own.shared() + b * second, own.codes) for b in self._balances]
+        return Ballot.of(np.stack(hits, axis=1))
+
+    def fit(self, federation: Federation) -> Iterator[Linear | Settled]:
         total = federation.sum(self.statistics)
-        yield Linear.of(total, ridge=self.ridge, lift=self.primary)
+        if not self._chooses:
+            yield Linear.of(total, ridge=self.ridge, lift=self.primary)
+            return
+        require_lift(total.space, self.primary)
+        whole = Whole(total=total, ridge=resolved(self.ridge, total))
+        head = whole.linear(self.primary)
+        ballot = federation.sum(self.left_out, whole if self.corrected else head)
+        tried = [
+            {"refinement_ridge": ridge, "balance": balance}
+            for ridge, balance in product(self._ridges, self._balances)
+        ]
+        yield chosen(ballot, tried, head)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        samples = client.samples
-        residual = samples.labels.onehot() - shared(samples.features)  # eq. 12
-        own = Linear.fitted(
-            samples, residual, ridge=self.refinement_ridge, lift=self.refinement
-        )  # eq. 13
-        return Blend(first=shared, second=own, balance=self.balance)  # eq. 14
+        head, setting = unsettled(
+            shared, refinement_ridge=self.refinement_ridge, balance=self.balance
+        )
+        own = head.refined(client.samples, ridge=setting["refinement_ridge"], lift=self.refinement)
+        return Blend(first=head, second=own, balance=setting["balance"])  # eq. 14
+
+    @property
+    def _chooses(self) -> bool:
+        return "auto" in (self.refinement_ridge, self.balance)
+
+    @property
+    def _ridges(self) -> Sequence[float]:
+        return STRENGTHS if self.refinement_ridge == "auto" else (self.refinement_ridge,)
+
+    @property
+    def _balances(self) -> Sequence[float]:
+        return BALANCES if self.balance == "auto" else (self.balance,)

@@ -7,6 +7,7 @@ from typing import Any
 from fedgram.client import Client
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
+from fedgram.gcv import Ridge
 from fedgram.heads import Linear, Predictor, lifted
 from fedgram.samples import Samples
 from fedgram.stats import Statistics
@@ -22,12 +23,13 @@ class Central:
     Parameters
     ----------
     ridge
-        Weight of the head's squared norm, for features of unit size.
+        Weight of the head's squared norm, for features of unit size; "auto" takes the one with the
+        smallest generalized cross-validation error.
     lift
         Random projection and activation before the head; width 0 for none.
     """
 
-    ridge: float = 100.0
+    ridge: Ridge = 100.0
     lift: Lift = Lift()
 
     def samples(self, client: Client, _: None) -> Samples:

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedgram import codec
 from fedgram.client import Client
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
+from fedgram.gcv import Ridge
 from fedgram.heads import Linear, Predictor, Restricted, lifted
 from fedgram.stats import Statistics
 
@@ -26,7 +26,8 @@ class Fed3R:
     Parameters
     ----------
     ridge
-        Weight of the head's squared norm, for features of unit size.
+        Weight of the head's squared norm, for features of unit size; "auto" takes the one with the
+        smallest generalized cross-validation error.
     normalize
         Divide each column of the head by its norm.
     only_local_labels
@@ -35,7 +36,7 @@ class Fed3R:
         Random projection and activation before the head; width 0 for none.
     """
 
-    ridge: float = 100.0
+    ridge: Ridge = 100.0
     normalize: bool = True
     only_local_labels: bool = False
     lift: Lift = Lift()
@@ -45,12 +46,7 @@ class Fed3R:
 
     def fit(self, federation: Federation) -> Iterator[Linear]:
         head = Linear.of(federation.sum(self.statistics), ridge=self.ridge, lift=self.lift)
-        if self.normalize:
-            norms = np.linalg.norm(head.weights[:-1], axis=0)
-            weights = head.weights / np.where(norms > 0, norms, 1.0)
-            origin = codec.digest({"of": head.origin, "normalized": True})
-            head = replace(head, weights=weights, origin=origin)
-        yield head
+        yield head.normalized() if self.normalize else head
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head: Linear = shared

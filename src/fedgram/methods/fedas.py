@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedgram.client import Client
 from fedgram.federation import Federation
 from fedgram.heads import Predictor
-from fedgram.network import Rows, descending, gradient, product, represent
+from fedgram.network import Rows, descending, gradient, product
 from fedgram.samples import Array
 from fedgram.training import Model, Training, headless, keep, recalled, repeatable, under
 from fedgram.weighted import MOST_WEIGHT, Weighted
@@ -33,6 +33,8 @@ class FedAS(Training):
         Learning rate of the alignment.
     """
 
+    any_layers: ClassVar[bool] = False
+
     aligning_rate: float = 0.01
 
     def begin(self, federation: Federation, model: Model) -> Model:
@@ -40,11 +42,11 @@ class FedAS(Training):
         return replace(headless(model), more={"most": most})
 
     def update(self, client: Client, model: Model) -> Weighted:
-        rows, base = self.rows(client, model), model.shape.base
+        rows, base = self.rows(client, model), model.plain.base
         theta = self._aligned(client, model, rows, client.rng)
         self.descend(client, model, theta, rows)
         keep(client, model, own=theta)
-        parts = self._fisher_trace(model, theta, rows) / model.shape.width * _WEIGHT_STEPS
+        parts = self._fisher_trace(model, theta, rows) / model.plain.width * _WEIGHT_STEPS
         weight = int(np.clip(parts, 1, model.more["most"]))
         return self.weighted(theta[:base], weight, theta[base:])
 
@@ -54,20 +56,20 @@ class FedAS(Training):
         if "own" in kept:
             return model.at(kept["own"]).network
         rows, theta = self.rows(client, model), under(model, None)
-        self.descent(model)(model.shape, theta, rows, repeatable(client, model))
+        self.descent(model)(model.plain, theta, rows, repeatable(client, model))
         return model.at(theta).network
 
     def _aligned(self, client: Client, model: Model, rows: Rows, rng: np.random.Generator) -> Array:
         """Return the shared layer, drawn to the client's class means, under the client's head."""
-        shape = model.shape
+        shape = model.plain
         own: Array = recalled(client, model).get("own", under(model, None))
         theta = under(model, own[shape.base :])
         if not shape.hidden:
             return theta
         with descending():
-            means = _class_means(represent(shape, own, rows), rows, shape.classes)
+            means = _class_means(shape.represent(own, rows), rows, shape.classes)
             for batch in rows.batches(self.batch, 1, rng):
-                inside = represent(shape, theta, batch)
+                inside = shape.represent(theta, batch)
                 # Each class in the batch counts alike, as in the authors' code.
                 alike = np.bincount(batch.codes, minlength=shape.classes)[batch.codes, None]
                 slope = (inside - means[batch.codes])[:, :-1]
@@ -84,7 +86,7 @@ class FedAS(Training):
         parts = [rows.take(order[at : at + size]) for at in range(0, len(rows), size)]
         with descending():
             squares = [
-                float(np.sum(gradient(model.shape, theta, part) ** 2, dtype=np.float64))
+                float(np.sum(gradient(model.plain, theta, part) ** 2, dtype=np.float64))
                 for part in parts
             ]
         trace = sum(squares)

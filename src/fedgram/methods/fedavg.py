@@ -9,5 +9,5 @@ from fedgram.training import Training
 class FedAvg(Training):
     """FedAvg: rounds of local descent, averaged by sample counts (McMahan et al., 2017).
 
-    Here on frozen features: what travels is the head, not the backbone.
+    On frozen features what travels is the head, not the backbone; with `layers`, the network.
     """

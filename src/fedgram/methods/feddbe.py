@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedgram.client import Client
 from fedgram.federation import Federation
 from fedgram.heads import Predictor
-from fedgram.network import Rows, descending, errors, product, represent
+from fedgram.network import Rows, descending, errors, product
 from fedgram.samples import Array
 from fedgram.training import Model, Training, keep, recalled, repeatable
 from fedgram.weighted import Weighted
@@ -34,6 +34,8 @@ class FedDBE(Training):
     momentum
         Weight of the present batch in the running mean.
     """
+
+    any_layers: ClassVar[bool] = False
 
     strength: float = 1.0
     momentum: float = 0.1
@@ -79,7 +81,7 @@ class FedDBE(Training):
 
     def _step(self, model: Model, theta: Array, batch: Rows, shift: Array, running: Array) -> Array:
         """Change parameters and shift in place; return the new running mean."""
-        shape, everybody = model.shape, model.more["mean"]
+        shape, everybody = model.plain, model.more["mean"]
         head = shape.layers(theta)[-1]
         seen = _seen(model, theta, batch)
         residual = errors(product(seen, head, 1.0) + shift @ head, batch.codes)
@@ -99,5 +101,5 @@ class FedDBE(Training):
 
 def _seen(model: Model, theta: Array, rows: Rows) -> Array:
     """Return what the head sees, in real units."""
-    seen = represent(model.shape, theta, rows)
-    return seen if model.shape.hidden else seen * seen.dtype.type(rows.unit)
+    seen = model.plain.represent(theta, rows)
+    return seen if model.plain.hidden else seen * seen.dtype.type(rows.unit)

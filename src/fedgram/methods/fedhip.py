@@ -7,14 +7,17 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram import codec
+from fedgram.ballot import Ballot
+from fedgram.choose import chosen
 from fedgram.client import Client
-from fedgram.errors import ConfigError, MismatchError, SolveError
+from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation, Tailored
-from fedgram.heads import Linear, Predictor, Whole, lifted, require_lift
-from fedgram.samples import Floats, Samples
-from fedgram.solve import ridge_solve, square, steady
+from fedgram.federation import Federation, Settled, Tailored, unsettled
+from fedgram.gcv import Ridge, resolved
+from fedgram.heads import Linear, Predictor, lifted, require_lift
+from fedgram.loo import ALPHAS, Own, right
 from fedgram.stats import Statistics
+from fedgram.whole import Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,42 +40,63 @@ class FedHiP:
     Parameters
     ----------
     alpha
-        Extra weight of a client's own samples; 0 gives the shared head.
+        Extra weight of a client's own samples; 0 gives the shared head. "auto" takes the one of 0,
+        1, 3, 10, ..., 1000 that gets the most samples right, over all clients, when each is left
+        out of everything; clients are sent the total for that and answer with counts.
     ridge
-        Weight of the head's squared norm, for features of unit size.
+        Weight of the head's squared norm, for features of unit size; "auto" takes the one with the
+        smallest generalized cross-validation error.
     lift
         Random projection and activation before the head; width 0 for none.
     solver
         Who solves: "server", "client", or "auto" (the server, unless the federation is private).
     """
 
-    alpha: float = 10.0
-    ridge: float = 100.0
+    alpha: float | Literal["auto"] = 10.0
+    ridge: Ridge = 100.0
     lift: Lift = Lift()
     solver: Literal["auto", "server", "client"] = "auto"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha < float("inf"):
-            raise ConfigError(f"alpha = {self.alpha}: use a finite weight >= 0")
+        if self.alpha != "auto" and not 0 <= self.alpha < float("inf"):
+            raise ConfigError(f"alpha = {self.alpha}: use a finite weight >= 0, or 'auto'")
 
     def statistics(self, client: Client, _: None) -> Statistics:
+        if self.alpha == "auto":
+            client.remember(counted=True)
         return Statistics.of(*lifted(client.samples, self.lift))
 
-    def fit(self, federation: Federation) -> Iterator[Whole | Tailored]:
+    def left_out(self, client: Client, whole: Whole) -> Ballot:
+        own = Own.of(client.samples, whole, self.lift, counted="counted" in client.state)
+        scores = own.reweighed()
+        return Ballot.of(np.stack([right(scores(a), own.codes) for a in ALPHAS], axis=1))
+
+    def fit(self, federation: Federation) -> Iterator[Whole | Settled | Tailored]:
         at_server = self.solver == "server" or (self.solver == "auto" and not federation.private)
         if at_server:
             yield self._solved_at_server(federation)
         else:
             total = federation.sum(self.statistics)
             require_lift(total.space, self.lift)
-            if total.count <= 0:
-                raise SolveError(f"nothing to solve: the total holds {total.count} samples")
-            yield Whole(total=total, ridge=self.ridge)
+            yield self._common(federation, total)[0]
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         if isinstance(shared, Linear):
             return shared
-        return self._solved_at_client(client.samples, shared)
+        whole, setting = unsettled(shared, alpha=self.alpha)
+        model: Linear = whole.reweighed(client.samples, self.lift, setting["alpha"])
+        return model
+
+    def _common(
+        self, federation: Federation, total: Statistics
+    ) -> tuple[Whole | Settled, Whole, float]:
+        """Return what everybody may be sent, the total in it, and alpha."""
+        whole = Whole(total=total, ridge=resolved(self.ridge, total))
+        if self.alpha != "auto":
+            return whole, whole, self.alpha
+        ballot = federation.sum(self.left_out, whole)
+        common = chosen(ballot, [{"alpha": alpha} for alpha in ALPHAS], whole)
+        return common, whole, common.setting["alpha"]
 
     def _solved_at_server(self, federation: Federation) -> Tailored:
         with codec.Shelf() as shelf:  # one client's statistics in memory at a time
@@ -80,39 +104,6 @@ class FedHiP:
             for client, own in federation.gather(self.statistics):
                 shelf[client] = own
                 total = total + own
-            whole = Whole(total=total, ridge=self.ridge)
-            heads = {client: self._mixed(whole, shelf[client]) for client in shelf}
-        return Tailored(common=whole, own=heads)
-
-    def _mixed(self, whole: Whole, own: Statistics) -> Linear:
-        total = whole.total
-        stored = ridge_solve(
-            whole.gram + self.alpha * square(own.gram, own.space.width),
-            total.moment + self.alpha * own.moment,
-            whole.stored_ridge,
-            samples=total.count,
-        )
-        return self._head(stored, total)
-
-    def _solved_at_client(self, samples: Samples, whole: Whole) -> Linear:
-        features, agreed = self.lift(samples.features), whole.total.space
-        if features.space != agreed:
-            detail = agreed.difference(features.space)
-            raise MismatchError(
-                f"the total was made with other settings: {detail}; use the same ones"
-            )
-        if len(features) >= features.space.width:  # Woodbury would be the larger problem
-            return self._mixed(whole, Statistics.of(features, samples.labels))
-        rows = features.values.astype(np.float64)
-        with steady():
-            residual = samples.labels.onehot() - rows @ whole.head
-        stored = whole.head + whole.factor.update(rows, residual, self.alpha)
-        return self._head(stored, whole.total)
-
-    def _head(self, stored: Floats, total: Statistics) -> Linear:
-        return Linear(
-            weights=stored / total.space.unit,
-            space=total.space,
-            classes=total.classes,
-            lift=self.lift,
-        )
+            common, whole, alpha = self._common(federation, total)
+            heads = {client: whole.mixed(shelf[client], self.lift, alpha) for client in shelf}
+        return Tailored(common=common, own=heads)

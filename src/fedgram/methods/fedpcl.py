@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class FedPCL(Training):
     peers
         Number of peers whose prototypes are sent to all; 0 for none.
     """
+
+    any_layers: ClassVar[bool] = False
 
     hidden: int = 128
     temperature: float = 0.07
@@ -97,7 +99,7 @@ class FedPCL(Training):
         # The length of a projected sample does not change which prototype it is most like.
         with descending():
             weights = product(projection, prototypes.T.astype(projection.dtype), 1.0)
-        linear = replace(model.shape, hidden=0)
+        linear = replace(model.plain, hidden=0)
         network = replace(model.network, theta=weights.reshape(-1), shape=linear)
         return Restricted(model=network, present=self._sets(model, known.weight)[:, 0] > 0)
 
@@ -106,10 +108,10 @@ class FedPCL(Training):
         kept = recalled(client, model).get("projection")
         if kept is not None:
             return np.array(kept)
-        return model.shape.layers(model.shape.start(model.theta.dtype))[0]
+        return model.plain.layers(model.plain.start(model.theta.dtype))[0]
 
     def _prototypes(self, model: Model, projection: Array, rows: Rows) -> Weighted:
-        onehot = np.zeros((model.shape.classes, len(rows)), projection.dtype)
+        onehot = np.zeros((model.plain.classes, len(rows)), projection.dtype)
         onehot[rows.codes, np.arange(len(rows))] = 1
         with descending():
             inside, _ = _projected(projection, rows)
@@ -119,7 +121,7 @@ class FedPCL(Training):
         return self.weighted(means.reshape(-1), np.repeat((counts > 0) * 1, self.hidden))
 
     def _sets(self, model: Model, flat: Array) -> Array:
-        return flat.reshape(model.shape.classes, self.hidden)
+        return flat.reshape(model.plain.classes, self.hidden)
 
     def _trained(self, client: Client, model: Model, rows: Rows, rng: np.random.Generator) -> Array:
         projection = self._start_of(client, model)

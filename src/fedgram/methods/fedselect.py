@@ -9,7 +9,7 @@ from fedgram.client import Client
 from fedgram.errors import ConfigError
 from fedgram.federation import Federation
 from fedgram.heads import Predictor
-from fedgram.network import Rows, Shape
+from fedgram.network import Architecture, Rows
 from fedgram.samples import Array
 from fedgram.training import Model, Training, keep, recalled
 from fedgram.weighted import Weighted
@@ -106,5 +106,5 @@ class FedSelect(Training):
             mask[shared[most]] = True
 
 
-def _layers(shape: Shape) -> list[slice]:
+def _layers(shape: Architecture) -> list[slice]:
     return [part for part in (slice(0, shape.base), slice(shape.base, None)) if part.stop != 0]

@@ -15,9 +15,10 @@ from fedgram.deep.personal import STRENGTHS, LeaveOneOut, Profiles, Pull, Right,
 from fedgram.deep.stack import Stack
 from fedgram.errors import ConfigError
 from fedgram.federation import Federation
-from fedgram.heads import Predictor, Whole
+from fedgram.heads import Predictor
 from fedgram.samples import Floats, Samples
 from fedgram.stats import Statistics
+from fedgram.whole import Whole
 
 _MOST_MOVES = 20  # of the groups' centers
 

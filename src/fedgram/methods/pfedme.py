@@ -9,7 +9,7 @@ from fedgram.client import Client
 from fedgram.errors import ConfigError
 from fedgram.federation import Federation
 from fedgram.heads import Predictor
-from fedgram.network import Rows, backward, descending
+from fedgram.network import Rows, descending
 from fedgram.samples import Array
 from fedgram.training import Model, Training, keep, recalled, repeatable
 from fedgram.weighted import Weighted
@@ -73,7 +73,7 @@ class PFedMe(Training):
             for batch in rows.batches(self.batch, self.epochs, rng):
                 anchor = rate * self.strength * local
                 for _ in range(self.inner_steps):
-                    backward(model.shape, personal, batch, into=personal, scale=-rate, keep=stays)
+                    model.shape.backward(personal, batch, into=personal, scale=-rate, keep=stays)
                     personal += anchor
                 local -= model.rate * self.strength * (local - personal)
         return local, personal

@@ -224,6 +224,23 @@ def holdout(setting: Setting) -> Markup | None:
     return table(headers, zip(*columns, strict=True))
 
 
+def choices(setting: Setting) -> Markup | None:
+    """Return the settings that methods chose by themselves, and what spoke for them."""
+    body = []
+    for row in setting.rows:
+        for run in row.runs:
+            settled = run.summary.get("settled")
+            if settled:
+                reasons = {str(k): float(v) for k, v in settled["reasons"].items()}
+                shown = "; ".join(f"{name} {100 * share:.1f}" for name, share in reasons.items())
+                body.append([row.label, str(settled["told"]), shown])
+    return (
+        table(["method", "chosen", "% of samples right when left out"], body, texts=3)
+        if body
+        else None
+    )
+
+
 def classes(setting: Setting) -> Markup | None:
     """Return the accuracy within each class, where it was asked for."""
     rows = [row for row in setting.rows if any(r.summary.get("class_accuracy") for r in row.runs)]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fedgram import codec
 from fedgram.errors import PrivacyError
-from fedgram.secure.masks import Words
+
+if TYPE_CHECKING:  # messages can be read without the extra
+    from fedgram.secure.masks import Words
 
 
 class Signer(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 from fedgram.engines.remote.cabinet import Cabinet
 from fedgram.engines.remote.messages import Request, Round
 from fedgram.errors import DataError, PrivacyError
+from fedgram.secure.messages import Call  # so that requests can be read that hold its kinds
 
 Kept = tuple[Any, Callable[[], None]]
 
@@ -21,8 +22,7 @@ def masked_answer(
     A round that was entered is on the disk before anything is said: asked again with other content,
     this side says nothing.
     """
-    from fedgram.secure.messages import Call
-    from fedgram.secure.party import Party
+    from fedgram.secure.party import Party  # needs the extra
 
     round_ = request.broadcast
     if not isinstance(round_, Round):

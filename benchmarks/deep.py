@@ -1,0 +1,267 @@
+"""Depth: a network that is solved against the same network trained, and blocks on frozen features.
+
+FEDGRAM_DATA=... python -m benchmarks.deep mnist [--images 10000] [--layers ...] [--rounds 200]
+FEDGRAM_DATA=... python -m benchmarks.deep blocks [--blocks 10] [--block-ridges 10 30] [--seeds 3]
+
+mnist: 20 clients with two labels each. FedACnnL is timed, then FedAvg on the same layers until it
+reaches the same test accuracy, or for so many rounds; its rate is the best on validation samples,
+found before the clock starts. Scoring is not timed. Needs torch. Set OPENBLAS_NUM_THREADS=1: there
+are two workers.
+
+blocks: DeepAFL against AFL on CIFAR-100 features, the official test samples, and APFL on deep
+features against APFL. A tenth of the training samples train nothing: ridge and depth of the blocks,
+and ridge and balance of both refinements, are the best on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedgram import InProcess, Plan, Site, Sites, codec, load, make, sites
+from fedgram.client import Client
+from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
+from fedgram.deepening import Deepened
+from fedgram.features.lift import Lift
+from fedgram.features.residual import Residual
+from fedgram.heads import Predictor, predict
+from fedgram.method import Method
+from fedgram.methods.afl import AFL
+from fedgram.methods.apfl import APFL
+from fedgram.methods.deepafl import DeepAFL
+from fedgram.samples import Samples, concatenate
+from fedgram.training import Training
+
+FEATURES = "cifar100_efficientnet_lite0.npz"
+IMAGES = "mnist_images.npz"
+LAYERS = "conv 32 5x5 pad 2 max 2, conv 64 5x5 pad 2 max 2"
+PILOT = 5  # rounds after which a rate is judged
+SCORED = 5  # rounds between two scores
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=("mnist", "blocks"))
+    parser.add_argument("--images", type=int, default=10_000, help="training images of MNIST")
+    parser.add_argument("--layers", default=LAYERS)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--others", type=int, default=20, help="rounds of FedProx and pFedMe")
+    parser.add_argument("--block-ridges", type=float, nargs="*", default=[3.0, 10.0, 30.0])
+    parser.add_argument("--ridges", type=float, nargs="*", default=[100.0])
+    parser.add_argument("--blocks", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    parts = {"mnist": mnist, "blocks": blocks}
+    for line in parts[arguments.part](arguments):
+        print(line, flush=True)
+
+
+# A network, solved and trained
+
+
+def mnist(arguments: argparse.Namespace) -> Iterator[str]:
+    data = some(load(IMAGES), arguments.images)
+    plan = Plan(
+        clients=20,
+        partition="classes",
+        classes_per_client=2,
+        valid_fraction=0.1,
+        reserve_valid=True,
+    )
+    everybody = sites(data, plan)
+    held = [len(np.unique(site.train.labels.codes)) for site in everybody.members]
+    yield (
+        f"MNIST, {sum(len(s.train) for s in everybody.members)} training images, 20 clients of "
+        f"{min(held)} to {max(held)} labels, {len(everybody.test)} test images; {arguments.layers}"
+    )
+    layers = {"layers": arguments.layers}
+    for filters in ("none", "random"):
+        yield solved("fedacnnl", everybody, {**layers, "filters": filters})[0]
+    line, goal, work = solved("fedacnnl", everybody, layers)
+    yield line
+    yield solved("pfedacnnl", everybody, {**layers, "strength": "auto"})[0]
+    yield from trained("fedavg", everybody, layers, arguments.rounds, goal, work)
+    for name in ("fedprox", "pfedme"):
+        yield from trained(name, everybody, layers, arguments.others)
+
+
+def some(data: Dataset, images: int) -> Dataset:
+    """Return the data with some of the training images, and all test images."""
+    order = np.random.default_rng(0).permutation(np.flatnonzero(data.split == TRAIN))[:images]
+    kept = np.sort(np.concatenate([order, np.flatnonzero(data.split == TEST)]))
+    return replace(data, x=data.x[kept], y=data.y[kept], split=data.split[kept])
+
+
+def solved(name: str, everybody: Sites, settings: dict[str, Any]) -> tuple[str, float, float]:
+    """Return a line, the accuracy on all test samples and the processor's seconds."""
+    method, engine = make(name, settings), InProcess(everybody.members, workers=2)
+    clock = Clock()
+    with clock:
+        *_, shared = method.fit(engine)
+    whole, own = accuracies(method, engine, shared, everybody)
+    label = f"{name} {settings.get('filters', '')}".strip()
+    return f"  {label}: {clock}, {whole:.2f} % of all, {own:.2f} % client mean", whole, clock.work
+
+
+def trained(
+    name: str,
+    everybody: Sites,
+    settings: dict[str, Any],
+    rounds: int,
+    goal: float = 100.0,
+    ours: float = 0.0,
+) -> Iterator[str]:
+    """Train until the goal is reached, timing rounds but not what is measured between them."""
+    method = make(name, {"epochs": 1, "batch": 32, "pilot": PILOT, **settings, "rounds": 1})
+    assert isinstance(method, Training)
+    search, clock, whole = Clock(), Clock(), 0.0
+    with search:
+        rate = next(iter(method.fit(InProcess(everybody.members, workers=2)))).rate
+    yield f"  {name}: rate {rate:g}, found in {search}"
+    method, engine = (
+        replace(method, rate=rate, rounds=rounds),
+        InProcess(everybody.members, workers=2),
+    )
+    training = method.fit(engine)
+    for number in range(1, rounds + 1):
+        with clock:
+            model = next(training)
+        if number % SCORED == 0 or number == rounds:
+            whole = 100 * right(model.network, everybody.test)
+            yield f"    round {number}: {clock}, {whole:.2f} %"
+        if whole >= goal:
+            break
+    _, own = accuracies(method, engine, model, everybody)
+    yield (f"  {name}: {clock} for {number} rounds, {whole:.2f} % of all, {own:.2f} % client mean")
+    if ours:
+        yield f"  fedacnnl takes {100 * (1 - ours / clock.work):.1f} % less work than {name}"
+
+
+class Clock:
+    """Seconds on the wall, and of all this process's threads: the latter tell in a crowd too."""
+
+    def __init__(self) -> None:
+        self.wall = self.work = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter(), time.process_time()
+
+    def __exit__(self, *_: object) -> None:
+        self.wall += time.perf_counter() - self._start[0]
+        self.work += time.process_time() - self._start[1]
+
+    def __str__(self) -> str:
+        return f"{self.wall:.1f} s ({self.work:.1f} s of processors)"
+
+
+def accuracies(
+    method: Method, engine: InProcess, shared: Any, everybody: Sites
+) -> tuple[float, float]:
+    """Return the mean accuracy of all models on all test samples, and on their own, in %."""
+    found: dict[str, float] = {}  # one model for all is tried once
+
+    def score(site: Site, client: Client, part: Any) -> tuple[float, float]:
+        model = method.personalize(client, part)
+        name = codec.digest(model)
+        if name not in found:
+            found[name] = right(model, everybody.test)
+        return found[name], right(model, site.test)
+
+    both = np.nanmean([pair for _, pair in engine.evaluate(score, shared)], axis=0)
+    return 100 * float(both[0]), 100 * float(both[1])
+
+
+def right(model: Predictor, samples: Samples) -> float:
+    if not len(samples):
+        return float("nan")
+    return float(np.mean(predict(model, samples.features) == samples.labels.codes))
+
+
+# Blocks on frozen features
+
+
+def blocks(arguments: argparse.Namespace) -> Iterator[str]:
+    data = with_valid(load(FEATURES))
+    everybody = sites(data, Plan(clients=10, reserve_valid=True))
+    best, curves = choose(everybody, arguments)
+    yield from curves
+    afl = next(AFL().fit(InProcess(everybody.members, workers=2)))
+    wide = next(AFL(lift=Lift(width=4096)).fit(InProcess(everybody.members, workers=2)))
+    for name, model in (("afl", afl), ("afl, lift 4096", wide), ("deepafl", best)):
+        yield f"  {name}: test accuracy {100 * right(model, everybody.test):.2f} %"
+    yield "100 clients, Dirichlet 0.1; the blocks are the same, since no partition changes them"
+    found: dict[str, list[float]] = {"apfl": [], "deepafl-apfl": []}
+    for seed in range(arguments.seeds):
+        plain = sites(data, Plan(clients=100, dirichlet=0.1, seed=seed, reserve_valid=True))
+        for name, federation in (("apfl", plain), ("deepafl-apfl", deepened(plain, best.below))):
+            _, test = max(tuned(federation))
+            found[name].append(100 * test)
+            yield f"  seed {seed}, {name}: test accuracy {found[name][-1]:.2f} % client mean"
+    for name, values in found.items():
+        yield f"  {name}: {np.mean(values):.2f} +- {np.std(values):.2f} over {len(values)} seeds"
+
+
+def with_valid(data: Dataset) -> Dataset:
+    """Return the data with a tenth of its training samples for choices."""
+    split = data.split.copy()
+    train = np.flatnonzero(split == TRAIN)
+    split[np.random.default_rng(0).choice(train, len(train) // 10, replace=False)] = VALID
+    return replace(data, split=split)
+
+
+def choose(everybody: Sites, arguments: argparse.Namespace) -> tuple[Deepened, list[str]]:
+    """Return the deep model that is best on validation samples, of all ridges and depths."""
+    valid = concatenate([site.valid for site in everybody.members]).remembering()
+    best, most, lines = None, 0.0, []
+    for ridge, block_ridge in itertools.product(arguments.ridges, arguments.block_ridges):
+        method = DeepAFL(ridge=ridge, block_ridge=block_ridge, blocks=arguments.blocks)
+        shares, clock = [], Clock()
+        with clock:
+            for model in method.fit(InProcess(everybody.members, workers=2)):
+                shares.append(100 * right(model, valid))
+                if shares[-1] > most:
+                    best, most = model, shares[-1]
+        curve = " ".join(f"{share:.2f}" for share in shares)
+        lines.append(f"  ridge {ridge:g}, block_ridge {block_ridge:g}: valid {curve}; {clock}")
+    assert best is not None
+    return best, lines
+
+
+def tuned(federation: Sites) -> Iterator[tuple[float, float]]:
+    """Yield validation and test accuracy of APFL, client means, for settings of its refinement."""
+    engine = InProcess(federation.members, workers=2)
+    shared = next(APFL().fit(engine))  # no setting of the refinement changes it
+    for ridge, balance in itertools.product((100.0, 300.0, 1000.0), (0.3, 0.5, 1.0)):
+        method = APFL(refinement_ridge=ridge, balance=balance)
+
+        def score(site: Site, client: Client, part: Any, method: APFL = method) -> list[float]:
+            model = method.personalize(client, part)
+            return [right(model, samples) for samples in (site.valid, site.test)]
+
+        valid, test = np.nanmean([both for _, both in engine.evaluate(score, shared)], axis=0)
+        yield float(valid), float(test)
+
+
+def deepened(everybody: Sites, below: Residual) -> Sites:
+    """Return a federation of deep features: what a method on top sees, to the byte."""
+
+    def deep(samples: Samples) -> Samples:
+        return Samples(below(samples.features), samples.labels)
+
+    members = [
+        replace(site, train=deep(site.train), valid=deep(site.valid), test=deep(site.test))
+        for site in everybody.members
+    ]
+    return Sites(members=members, holdout=[], test=concatenate([site.test for site in members]))
+
+
+if __name__ == "__main__":
+    main()

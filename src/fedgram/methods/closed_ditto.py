@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fedgram.ballot import Ballot
+from fedgram.choose import chosen
+from fedgram.client import Client
+from fedgram.features.lift import Lift
+from fedgram.federation import Federation, Settled, unsettled
+from fedgram.gcv import Ridge, resolved
+from fedgram.heads import Linear, Predictor, lifted, require_lift
+from fedgram.loo import STRENGTHS, Own, right
+from fedgram.stats import Statistics
+from fedgram.whole import Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedDitto:
+    """Ditto's objective on squared loss, solved: own ridge regressions pulled to the shared head.
+
+    The shared head M is that of `afl`. A client's is the minimizer of its squared error plus
+    ``strength |W - M|^2``, that is ``(G_k + strength I)^-1 (b_k + strength M)``. It equals `apfl`
+    without lifts and with a balance of 1.
+
+    Parameters
+    ----------
+    strength
+        Weight of the pull. "auto" takes the one of 10, 30, ..., 30,000 that gets the most samples
+        right, over all clients, when each is left out of everything; clients are sent the total
+        for that and answer with counts.
+    ridge
+        Weight of the shared head's squared norm, for features of unit size; "auto" takes the one
+        with the smallest generalized cross-validation error.
+    lift
+        Random projection and activation before the head; width 0 for none.
+    """
+
+    strength: float | Literal["auto"] = "auto"
+    ridge: Ridge = "auto"
+    lift: Lift = Lift()
+
+    def statistics(self, client: Client, _: None) -> Statistics:
+        client.remember(counted=True)
+        return Statistics.of(*lifted(client.samples, self.lift))
+
+    def left_out(self, client: Client, whole: Whole) -> Ballot:
+        own = Own.of(client.samples, whole, self.lift, counted="counted" in client.state)
+        refined = own.refined(whole.rows(client.samples, self.lift))
+        unit = whole.total.space.unit
+        return Ballot.of(
+            np.stack(
+                [right(own.shared() + refined(s / unit**2), own.codes) for s in STRENGTHS], axis=1
+            )
+        )
+
+    def fit(self, federation: Federation) -> Iterator[Linear | Settled]:
+        total = federation.sum(self.statistics)
+        require_lift(total.space, self.lift)
+        whole = Whole(total=total, ridge=resolved(self.ridge, total))
+        if self.strength != "auto":
+            yield whole.linear(self.lift)
+            return
+        ballot = federation.sum(self.left_out, whole)
+        yield chosen(ballot, [{"strength": s} for s in STRENGTHS], whole.linear(self.lift))
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        head, setting = unsettled(shared, strength=self.strength)
+        return pulled(head, client, setting["strength"])
+
+
+def pulled(head: Linear, client: Client, strength: float) -> Linear:
+    """Return argmin_W ``|F W - Y|^2 + strength |W - head|^2`` on a client's samples."""
+    own = head.refined(client.samples, ridge=strength, lift=head.lift)
+    return Linear(
+        weights=head.weights + own.weights,
+        space=head.space,
+        classes=head.classes,
+        lift=head.lift,
+    )

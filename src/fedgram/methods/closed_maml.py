@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgram.client import Client
+from fedgram.errors import ConfigError
+from fedgram.features.lift import Lift
+from fedgram.federation import Federation
+from fedgram.heads import Linear, Predictor, lifted
+from fedgram.quadratic import Quadratic
+from fedgram.samples import Floats
+from fedgram.solve import steady
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedMAML:
+    """Per-FedAvg's (MAML's) objective on squared loss, solved: the best start for one own step.
+
+    A client's model is the shared head after one step of descent on its mean squared error,
+    ``W - eta (G_k W - b_k) / n_k``. The shared head minimizes the clients' squared errors after
+    that step: with ``A_k = I - eta G_k / n_k`` it is ``(sum A_k^2 G_k)^-1 sum A_k^2 b_k``, one
+    round. It depends on who has which samples, and is meant to.
+
+    Parameters
+    ----------
+    rate
+        Of the step, in units of one over the number of features: up to 1 no step goes too far,
+        since features are of unit size.
+    ridge
+        Weight of the shared head's squared norm, for features of unit size.
+    lift
+        Random projection and activation before the head; width 0 for none.
+    """
+
+    rate: float = 1.0
+    ridge: float = 100.0
+    lift: Lift = Lift()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate < float("inf"):
+            raise ConfigError(f"rate = {self.rate}: use a number >= 0")
+
+    def ahead(self, client: Client, _: None) -> Quadratic:
+        features, labels = lifted(client.samples, self.lift)
+        gram, moment = _means(features.real(), labels.onehot())
+        with steady():
+            step = np.eye(len(gram)) - self.rate / len(gram) * gram
+            twice = step @ step
+            matrix, target = twice @ gram, twice @ moment
+        return Quadratic.of(matrix, target, len(labels), features.space, labels.classes)
+
+    def fit(self, federation: Federation) -> Iterator[Linear]:
+        total = federation.sum(self.ahead)
+        yield Linear(
+            weights=total.solve(self.ridge),
+            space=total.space,
+            classes=total.classes,
+            lift=self.lift,
+        )
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        head: Linear = shared
+        features, labels = lifted(client.samples, self.lift)
+        gram, moment = _means(features.real(), labels.onehot())
+        with steady():
+            slope = gram @ head.weights - moment
+        return Linear(
+            weights=head.weights - self.rate / len(gram) * slope,
+            space=head.space,
+            classes=head.classes,
+            lift=head.lift,
+        )
+
+
+def _means(rows: Floats, targets: Floats) -> tuple[Floats, Floats]:
+    """Return the mean of f f' and of f y'."""
+    with steady():
+        return rows.T @ rows / max(1, len(rows)), rows.T @ targets / max(1, len(rows))

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedgram.deepening import OnTop
+from fedgram.methods.apfl import APFL
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepAFLAPFL(OnTop):
+    """Analytic Personalized FL (`apfl`) on top of the deep features of `deepafl`."""
+
+    top: APFL = APFL()

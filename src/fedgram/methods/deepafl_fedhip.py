@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedgram.deepening import OnTop
+from fedgram.methods.fedhip import FedHiP
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepAFLFedHiP(OnTop):
+    """FedHiP (`fedhip`) on top of the deep features of `deepafl`."""
+
+    top: FedHiP = FedHiP()

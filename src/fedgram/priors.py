@@ -1,0 +1,129 @@
+"""How often classes are, at one client and everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram import codec
+from fedgram.errors import MismatchError
+from fedgram.features.lift import Lift
+from fedgram.heads import Linear, lifted
+from fedgram.samples import Floats, Integers, Labels, Samples, Space
+from fedgram.stats import Statistics
+
+TEMPERATURES = (10_000.0, 160.0, 80.0, 40.0, 20.0, 10.0, 5.0)  # from the least personal on
+MOST_REPEATS = 64
+_ABSENT = 0.5  # a class that nobody has counts as half a sample
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Informed:
+    """A shared head, and how often each class is among everybody's samples.
+
+    Parameters
+    ----------
+    head
+        Shared by all.
+    counts
+        Samples of each class.
+    """
+
+    head: Linear
+    counts: Floats
+
+    @property
+    def space(self) -> Space:
+        """The space of the head."""
+        return self.head.space
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        return self.head.classes
+
+    def provenance(self) -> str:
+        """Digest of what the head was solved from."""
+        return self.head.provenance()
+
+
+def counts_of(labels: Labels) -> Floats:
+    """Return the number of samples of each class.
+
+    Examples
+    --------
+    >>> counts_of(Labels(np.array([1, 1]), ("cat", "dog")))
+    array([0., 2.])
+    """
+    return np.bincount(labels.codes, minlength=len(labels.classes)).astype(np.float64)
+
+
+def class_counts(total: Statistics) -> tuple[Floats, float]:
+    """Return the samples of each class, and the constant feature in real units.
+
+    Both are read off the last feature, which is the same number in every sample.
+    """
+    square_of_constant = total.gram[-1] / total.count
+    constant = float(np.sqrt(square_of_constant))
+    counts: Floats = total.moment[-1] / constant
+    if not np.allclose(counts, np.rint(counts)) or round(counts.sum()) != total.count:
+        raise MismatchError("the last feature is not constant; this method needs one that is")
+    return np.rint(counts), constant * total.space.unit
+
+
+def repeats(counts: Floats) -> Integers:
+    """Return how often each class's samples must count for all classes to count about alike.
+
+    Whole numbers, so that sums stay exact; as often as the most frequent class is larger.
+
+    Examples
+    --------
+    >>> repeats(np.array([60.0, 19.0, 0.0, 1.0]))
+    array([ 1,  3,  1, 60])
+    """
+    times = np.rint(counts.max(initial=1.0) / np.maximum(counts, 1))
+    whole: Integers = np.where(counts > 0, np.clip(times, 1, MOST_REPEATS), 1).astype(np.int64)
+    return whole
+
+
+def repeated_statistics(samples: Samples, lift: Lift, times: Integers) -> Statistics:
+    """Return the statistics of samples in which each class counts so many times."""
+    each = times[samples.labels.codes]
+    total = Statistics.of(*lifted(samples.take([]), lift))
+    for weight in np.unique(each):
+        some = samples.take(np.flatnonzero(each == weight))
+        total = total + Statistics.of(*lifted(some, lift)).repeated(int(weight))
+    return total
+
+
+def log_odds(own: Floats, everybody: Floats, smoothing: float) -> Floats:
+    """Return how much more often each class is at a client than everywhere, as a logarithm.
+
+    The client's frequencies are smoothed by `smoothing` samples of everybody's. A client that is
+    like everybody gets zeros.
+
+    Examples
+    --------
+    >>> log_odds(np.array([3.0, 3.0]), np.array([50.0, 50.0]), 1.0)
+    array([0., 0.])
+    """
+    shares = np.maximum(everybody, _ABSENT) / max(1.0, everybody.sum())
+    odds: Floats = np.log((own / shares + smoothing) / (own.sum() + smoothing))
+    return odds
+
+
+def left_out_log_odds(
+    codes: Integers, own: Floats, everybody: Floats, smoothing: float, *, counted: bool
+) -> Floats:
+    """Return the same for each sample, as if it had never been counted, (samples, classes).
+
+    `counted` says whether the client's samples are among everybody's.
+    """
+    rows = np.zeros((len(own), len(own)))
+    for code in np.unique(codes):
+        one = np.zeros(len(own))
+        one[code] = 1
+        rows[code] = log_odds(own - one, everybody - one if counted else everybody, smoothing)
+    return rows[codes]
