@@ -28,7 +28,7 @@ class Loose(Additive):
 
 @codec.register
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Block(Additive):
+class Brick(Additive):
     """An array of some size."""
 
     values: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
@@ -119,7 +119,7 @@ def test_few_contributions_are_alive_at_a_time(workers, verb):
     born, alive = [], []
 
     def contribution(client, _):
-        block = Block(values=np.ones(3))
+        block = Brick(values=np.ones(3))
         born.append(weakref.ref(block))
         alive.append(sum(ref() is not None for ref in born))
         return block
@@ -139,7 +139,7 @@ def test_few_contributions_are_alive_at_a_time(workers, verb):
 
 def bigger(client, broadcast):
     """Integers that need one byte at client a, two at b, four at c and d."""
-    return Block(values=np.full(10, 100 ** "_abcd".index(client.id)))
+    return Brick(values=np.full(10, 100 ** "_abcd".index(client.id)))
 
 
 @dataclasses.dataclass
@@ -160,7 +160,7 @@ def test_what_goes_up_and_down_is_counted_in_encoded_bytes(verb):
         list(engine.gather(bigger, broadcast))
     (ask,) = engine.asks
     assert (ask.step, ask.phase, ask.clients) == ("bigger", "train", 3)
-    assert ask.bytes_up == sum(size(Block(values=np.full(10, 100**k))) for k in (1, 2, 3))
+    assert ask.bytes_up == sum(size(Brick(values=np.full(10, 100**k))) for k in (1, 2, 3))
     assert ask.bytes_down == 3 * size(broadcast)
 
 
@@ -171,7 +171,7 @@ def test_nothing_broadcast_costs_nothing():
 
 
 def test_the_final_result_is_delivered_once_to_every_client():
-    engine, shared = federation("abc"), Block(values=np.arange(5.0))
+    engine, shared = federation("abc"), Brick(values=np.arange(5.0))
     engine.deliver(shared)
     (ask,) = engine.asks
     assert (ask.phase, ask.clients, ask.bytes_up, ask.bytes_down) == (
@@ -183,7 +183,7 @@ def test_the_final_result_is_delivered_once_to_every_client():
 
 
 def test_of_a_tailored_result_each_client_is_sent_its_own_part():
-    common, own = Block(values=np.arange(9.0)), Block(values=np.arange(2.0))
+    common, own = Brick(values=np.arange(9.0)), Brick(values=np.arange(2.0))
     engine, shared = federation("abc"), Tailored(common=common, own={"b": own})
     engine.deliver(shared)
     assert engine.asks[0].bytes_down == 2 * size(common) + size(own)
@@ -196,7 +196,7 @@ def test_scoring_is_counted_apart():
     engine = federation("abc")
     engine.sum(statistics)
     before = traffic(engine.asks)
-    list(engine.evaluate(lambda site, client, shared: Loose(value=1.0), Block()))
+    list(engine.evaluate(lambda site, client, shared: Loose(value=1.0), Brick()))
     assert engine.asks[-1].phase == "score"
     assert engine.asks[-1].bytes_up == 3 * size(Loose(value=1.0))
     assert traffic(engine.asks) == before
@@ -206,11 +206,11 @@ def test_traffic_is_the_mean_per_participating_client():
     engine, broadcast = federation("abcd"), {"round": 1}
     engine.sum(bigger, broadcast)
     engine.sum(bigger, broadcast, clients=["a", "b"])
-    engine.deliver(Block())
+    engine.deliver(Brick())
     sizes = [size(bigger(Named(name), None)) for name in "abcd"]
     assert traffic(engine.asks) == {
         "up": round(sum(sizes) / 4 + sum(sizes[:2]) / 2),
-        "down": 2 * size(broadcast) + size(Block()),
+        "down": 2 * size(broadcast) + size(Brick()),
     }
 
 

@@ -48,6 +48,9 @@ def register(kind: Kind) -> Kind:
     >>> decode(encode(Point(3)))
     Point(x=3)
     """
+    known = _KINDS.get(kind.__name__, kind)
+    if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise TypeError(f"{kind.__name__} is the name of {known.__module__}'s own; choose another")
     _KINDS[kind.__name__] = kind
     return kind
 

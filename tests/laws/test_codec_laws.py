@@ -72,7 +72,9 @@ KINDS = {
     "Restricted": RESTRICTED,
     "nested": NESTED,
 }
-ANY = st.one_of(*KINDS.values(), ARRAYS)
+# Numbers at and beyond the edges of narrow integers, which random ones meet by luck alone.
+EDGES = st.sampled_from([127, 128, 200, 255, -128, -129, 2**15, -(2**15) - 1, 2**31, -(2**31) - 1])
+ANY = st.one_of(EDGES.map(lambda edge: np.array([edge])), ARRAYS, *KINDS.values())
 
 
 @pytest.mark.parametrize("values", KINDS.values(), ids=KINDS)
