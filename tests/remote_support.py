@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from fedgram import codec, work
+from fedgram.client import Site
 from fedgram.data.sources import load
-from fedgram.engines.remote.office import Office
+from fedgram.engines.remote.messages import Request
+from fedgram.engines.remote.office import Accept, Office
 from fedgram.experiment.config import Config
-from fedgram.experiment.record import Record
-from fedgram.experiment.runner import Result
-from fedgram.experiment.sites import sites
+from fedgram.experiment.record import Record, read_lines
+from fedgram.experiment.sites import Sites, sites
 from fedgram.experiment.toml import written
 from fedgram.federated.serve import serve
-from fedgram.federated.settings import read_federation
+from fedgram.federated.settings import plain_grid, read_federation
 from fedgram.federated.site import simulated
 
 Fault = Callable[[int, bytes, Callable[[bytes], bytes]], bytes | str | None]
@@ -31,6 +34,7 @@ class StandIn:
         self.fault = fault
         self.time = 0.0
         self.sent: list[tuple[int, bytes]] = []
+        self.answered: list[bytes | str] = []
         self._waiting: dict[str, bytes | str | None] = {}
 
     def nodes(self) -> Collection[int]:
@@ -40,8 +44,9 @@ class StandIn:
         assert patience >= 0
         ticket = f"ticket {len(self.sent)}"
         self.sent.append((node, request))
-        answer = self.offices[node].answer
+        answer, before = self.offices[node].answer, work.done()
         self._waiting[ticket] = self.fault(node, request, answer) if self.fault else answer(request)
+        work.count(before - work.done())  # a site's work is done elsewhere
         return ticket
 
     def receive(self, tickets: Collection[str]) -> Iterator[tuple[str, bytes | str]]:
@@ -49,6 +54,7 @@ class StandIn:
             content = self._waiting.get(ticket)
             if content is not None:
                 del self._waiting[ticket]
+                self.answered.append(content)
                 yield ticket, content
 
     def wait(self, seconds: float) -> None:
@@ -58,19 +64,38 @@ class StandIn:
         return self.time
 
 
+def kind(request: bytes) -> str:
+    """Return what a request asks for."""
+    asked: Request = codec.decode(request)
+    return asked.kind
+
+
+def at(node: int, kinds: str, say: Callable[[bytes, Callable[[bytes], bytes]], object]) -> Fault:
+    """Return a fault of one node in requests of some kinds; all others answer as they should."""
+
+    def fault(asked, request, answer):
+        hit = asked == node and kind(request) in kinds.split()
+        return say(request, answer) if hit else answer(request)
+
+    return fault
+
+
 def offices(config: Config, folder: Path) -> dict[int, Office]:
     """Return the offices of all clients that the data are dealt to, by node."""
     return {100 + k: simulated(config, k, folder) for k in range(config.data.clients)}
 
 
-def federation(
-    tmp_path: Path,
-    *methods: str,
-    clients: int = 4,
-    rules: dict[str, Any] | None = None,
-    **tables: Any,
-) -> tuple[Path, Config]:
-    """Write the folder of a server whose clients share the digits."""
+def members(config: Config) -> list[Site]:
+    return sites(load(config.data.source), config.data, config.grid).members
+
+
+def office_of(site: Site, config: Config, folder: Path, **changed: object) -> Office:
+    """Return the office of a site, which may have another grid, or accept less."""
+    options = {"grid": plain_grid(config.grid), "accept": Accept(), **changed}
+    return Office(site.id, lambda: site, folder=folder / "cache", **options)
+
+
+def federation(tmp_path, *methods, clients=4, rules=None, **tables):
     settings = {
         "methods": list(methods),
         "data": {"clients": clients, "valid_fraction": 0.1, "dirichlet": 1.0},
@@ -84,16 +109,37 @@ def federation(
     return folder, config
 
 
-def served(
-    tmp_path: Path, *methods: str, fault: Fault | None = None, **more: Any
-) -> tuple[Path, Config, StandIn, list[str]]:
-    """Run a federation by letter; return its record, settings, carrier and what the server said."""
+def served(tmp_path, *methods, fault=None, **more):
     folder, config = federation(tmp_path, *methods, **more)
     carrier = StandIn(offices(config, tmp_path / "sites"), fault)
-    said: list[str] = []
-    return serve(carrier, folder, said.append), config, carrier, said
+    said = []
+    out = serve(carrier, folder, said.append)
+    return out, config, carrier, said
 
 
-def in_process(config: Config, name: str) -> Result:
-    """Run the same federation in this process."""
-    return config.run(name, sites(load("digits"), config.data, config.grid), record=Record())
+def in_process(config, name, some=None, record=None):
+    """Run a method in this process, on some of the sites that the data are dealt to."""
+    everybody = sites(load(config.data.source), config.data, config.grid)
+    if some is not None:
+        here = [site if isinstance(site, Site) else _named(everybody, site) for site in some]
+        everybody = replace(everybody, members=here)
+    return config.run(name, everybody, record=record or Record())
+
+
+def _named(everybody: Sites, name: str) -> Site:
+    return next(site for site in everybody.members if site.id == name)
+
+
+def shared_bytes(config, name, some, folder):
+    """Return the shared model of a federation that never had anybody else, as it is written."""
+    in_process(config, name, some, Record(folder, keep_models=True))
+    return (folder / "shared.safetensors").read_bytes()
+
+
+def notes(out, name):
+    """Return what is noted of clients: pairs of a name and a text."""
+    return [(note["client"], note["text"]) for note in read_lines(out / name / "notes.jsonl")]
+
+
+def done(out, name):
+    return json.loads((out / f"{name}.done").read_text())

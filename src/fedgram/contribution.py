@@ -63,14 +63,14 @@ def merged(parts: Iterable[Statistics], classes: Sequence[str] | None = None) ->
     for part in parts:
         if part.adopts():
             continue
-        names = _agreed(total.classes, part.classes, classes)
+        names = merged_classes(total.classes, part.classes, classes)
         both = part.arranged(names)
         total = both if total.adopts() else total.arranged(names) + both
     return total
 
 
-def _agreed(
-    ours: Sequence[str], theirs: Sequence[str], fixed: Sequence[str] | None
+def merged_classes(
+    ours: Sequence[str], theirs: Sequence[str], fixed: Sequence[str] | None = None
 ) -> tuple[str, ...]:
     """Return the class list of both sides, or refuse lists that cannot mean the same thing."""
     names = set(checked_classes([*dict.fromkeys([*ours, *theirs])]))

@@ -117,9 +117,14 @@ class Ledger:
             self._file.add_event("forget", self.total, client=client)
 
     def replace(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
-        """Put a new contribution in the place of all that a member has sent, in one step."""
+        """Put a new contribution in the place of all that a member has sent, in one step.
+
+        Who has left, or was forgotten, must be admitted first.
+        """
         _refuse_negative(client, statistics)
         with self._file.transaction():
+            if client in self.shut_out() and client not in self.members:
+                raise LedgerError(f"client {client}: {self.shut_out()[client]}")
             if client in self.members:
                 self._retire(client)
             self._add("join", Contribution(client=client, statistics=statistics, tag=tag))

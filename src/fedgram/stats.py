@@ -200,7 +200,7 @@ class Opening(Additive):
 
 
 HISTOGRAM_BINS = 101  # client accuracies, rounded to per cent
-_ONE = 10**12  # a client's accuracy is summed as an integer number of these parts
+ONE = 10**12  # a client's accuracy is summed as an integer number of these parts
 
 
 @codec.register
@@ -260,10 +260,10 @@ class Tally(Additive):
             untested=int(not tested),
             samples=samples,
             correct=correct,
-            accuracies=round(share * _ONE),
-            everywhere=round(everywhere * _ONE),
+            accuracies=round(share * ONE),
+            everywhere=round(everywhere * ONE),
             ranked=int(auroc is not None),
-            aurocs=round((auroc or 0.0) * _ONE),
+            aurocs=round((auroc or 0.0) * ONE),
             histogram=histogram,
             class_samples=np.bincount(truth.codes, minlength=width),
             class_correct=np.bincount(truth.codes[right], minlength=width),
@@ -273,7 +273,7 @@ class Tally(Additive):
     @property
     def client_mean(self) -> float:
         """Mean accuracy of the clients that have test samples."""
-        return _share(self.accuracies, (self.clients - self.untested) * _ONE)
+        return _share(self.accuracies, (self.clients - self.untested) * ONE)
 
     @property
     def sample_mean(self) -> float:
@@ -283,7 +283,7 @@ class Tally(Additive):
     @property
     def global_mean(self) -> float:
         """Mean over clients of the accuracy of their models on everybody's test samples."""
-        return _share(self.everywhere, self.clients * _ONE)
+        return _share(self.everywhere, self.clients * ONE)
 
     @property
     def balanced(self) -> float:
@@ -296,7 +296,7 @@ class Tally(Additive):
     @property
     def auroc(self) -> float:
         """Mean macro AUROC of the clients for which it is defined."""
-        return _share(self.aurocs, self.ranked * _ONE)
+        return _share(self.aurocs, self.ranked * ONE)
 
     @property
     def class_accuracy(self) -> dict[str, float]:

@@ -6,12 +6,14 @@ import json
 import secrets
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from fedgram import files
 from fedgram.experiment.record import read_object
+
+NOTES = "notes.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +28,14 @@ class Course:
         Digest of all settings: others begin another pass.
     runs
         The name of each method's run, as sites know it.
+    parties
+        Digest of who takes part in each and on which terms, once that is known.
     """
 
     folder: Path
     plan: str
     runs: dict[str, str]
+    parties: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, folder: Path, plan: str, methods: Sequence[str]) -> Self:
@@ -39,18 +44,40 @@ class Course:
         if passes and (passes[-1] / "course.json").is_file():
             state = read_object(passes[-1] / "course.json")
             if state["plan"] == plan and not state["finished"]:
-                return cls(folder=passes[-1], plan=plan, runs=state["runs"])
+                kept = {key: state[key] for key in ("runs", "parties")}
+                return cls(folder=passes[-1], plan=plan, **kept)
         number = int(passes[-1].name) + 1 if passes else 1
         runs = {name: secrets.token_hex(16) for name in methods}
         course = cls(folder=folder / "runs" / f"{number:04d}", plan=plan, runs=runs)
         course._write(finished=False)
         return course
 
+    def run(self, method: str, party: str) -> str:
+        """Return the name of a method's run with this party.
+
+        With another than before a restart it begins anew, under another name: what sites remember
+        of a run belongs to it alone.
+        """
+        if self.parties.setdefault(method, party) != party:
+            shutil.rmtree(self.journal(method), ignore_errors=True)
+            self.runs[method], self.parties[method] = secrets.token_hex(16), party
+        self._write(finished=False)
+        return self.runs[method]
+
     def record(self, method: str) -> Path:
-        """Return the folder of a method's record, empty: it is written again from the journal."""
+        """Return the folder of a method's record, empty: it is written again from the journal.
+
+        Only its notes stay, for nobody would tell them again.
+        """
         folder = self.folder / method
-        if folder.is_dir():
-            shutil.rmtree(folder)
+        for path in folder.glob("*"):
+            if path.name == NOTES:
+                whole = path.read_bytes()
+                files.write(path, whole[: whole.rfind(b"\n") + 1])  # a kill may cut a line short
+            elif path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         return folder
 
     def journal(self, method: str) -> Path:
@@ -71,5 +98,5 @@ class Course:
         self._write(finished=True)
 
     def _write(self, *, finished: bool) -> None:
-        state = {"plan": self.plan, "runs": self.runs, "finished": finished}
+        state = {**asdict(self), "folder": self.folder.name, "finished": finished}
         files.write(self.folder / "course.json", json.dumps(state, indent=2) + "\n")

@@ -11,6 +11,7 @@ from typing import Self
 from fedgram.ledger import Ledger
 
 _LETTERS = 12  # of the digest that tells kinds of contributions apart
+_COHORT = "-cohort"
 
 
 class Ledgers:
@@ -46,12 +47,20 @@ class Ledgers:
         for path in sorted(self._folder.glob("ledger-*.db")):
             yield path.name, self._opened(path)
 
-    def of(self, kind: str) -> Ledger:
-        """Return the ledger of a kind of contribution, new where there is none."""
-        ledger = self._opened(self._folder / f"ledger-{kind[:_LETTERS]}.db")
+    def of(self, kind: str, *, cohort: bool = False) -> Ledger:
+        """Return the ledger of a kind of contribution, new where there is none.
+
+        Totals of secure sums have one of their own: whoever is in one must not be added again.
+        """
+        name = f"ledger-{kind[:_LETTERS]}{_COHORT if cohort else ''}.db"
+        ledger = self._opened(self._folder / name)
         if ledger not in self.used:
             self.used.append(ledger)
         return ledger
+
+    def cohorts(self, *, there: bool) -> list[Ledger]:
+        """Return the ledgers of secure totals, or the others."""
+        return [ledger for name, ledger in self if (_COHORT in name) == there]
 
     def shut_out(self) -> dict[str, str]:
         """Return who has left or was forgotten in any ledger, and was not admitted since."""
@@ -59,6 +68,17 @@ class Ledgers:
 
     def _opened(self, path: Path) -> Ledger:
         if path not in self._open:
-            ledger = Ledger.open(path) if path.is_file() else Ledger.create(path)
-            self._open[path] = self._stack.enter_context(ledger)
+            if not path.is_file():
+                _make(path)
+            self._open[path] = self._stack.enter_context(Ledger.open(path))
         return self._open[path]
+
+
+def _make(path: Path) -> None:
+    """Make an empty ledger that is whole when it gets its name: a kill leaves no half of one."""
+    part = path.with_name(f"{path.name}.part")
+    for left in (part, part.with_name(f"{part.name}-journal")):
+        left.unlink(missing_ok=True)
+    with Ledger.create(part):
+        pass
+    part.replace(path)

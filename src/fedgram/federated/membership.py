@@ -19,6 +19,8 @@ from fedgram.federated.settings import Federation, read_federation
 from fedgram.ledger import Ledger
 from fedgram.method import Published, shared_digest
 
+_LONGEST = 150  # letters of a client's name in that of a file
+
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
@@ -44,7 +46,10 @@ class Membership:
             "sites": list(federation.sites),
             "ledgers": kept,
             "out": out,
-            "runs": [self._run(path) for path in sorted((self.folder / "runs").glob("[0-9]*"))],
+            "runs": [
+                self._run(path.parent)
+                for path in sorted((self.folder / "runs").glob("[0-9]*/course.json"))
+            ],
         }
 
     def publish(self, name: str | None, out: Path) -> dict[str, Any]:
@@ -54,7 +59,7 @@ class Membership:
         method = config.make(name)
         settings = asdict(method)  # type: ignore[call-overload]
         with Ledgers(self.folder) as ledgers:
-            for _, ledger in ledgers:
+            for ledger in ledgers.cohorts(there=config.engine.secure):
                 total = ledger.total
                 try:
                     shared = next(iter(method.fit(Ledgered(total, ledger.members))))
@@ -88,7 +93,7 @@ class Membership:
         """Write a certificate down; return where."""
         folder = self.folder / "certificates"
         number = len(list(folder.glob("*.json"))) + 1
-        path = folder / f"{quote(certificate.client, safe='')}-{number}.json"
+        path = folder / f"{quote(certificate.client, safe='')[:_LONGEST]}-{number}.json"
         files.write(path, json.dumps(certificate.plain(), indent=2) + "\n")
         return path
 

@@ -89,9 +89,10 @@ class _Run:
             listed=self.federation.sites,
             shut_out=self.ledgers.shut_out(),
             registered=self.registered,
+            classes=sorted({name for _, ledger in self.ledgers for name in ledger.total.classes}),
             note=note,
         )
-        terms = self._including_members(roll.assemble(self._terms()))
+        terms = self._agreed(roll.assemble(self._terms()), roll)
         post = Post(carrier, roll.node, self.federation, note)
         engine = self._engine(post, roll, terms, record)
         scorer = Scorer(self.method, None, terms.metrics, kept_valid=terms.kept_valid)
@@ -121,12 +122,11 @@ class _Run:
             reserve_valid=self.config.data.reserve_valid,
         )
 
-    def _including_members(self, terms: Terms) -> Terms:
-        """Return the terms with the classes of members that are not here, too."""
-        kept = {name for _, ledger in self.ledgers for name in ledger.total.classes}
-        if kept <= set(terms.classes):
-            return terms
-        return replace(terms, classes=tuple(sorted(kept | set(terms.classes))))
+    def _agreed(self, terms: Terms, roll: Roll) -> Terms:
+        """Return the terms under the name of the run that these sites, with these samples, have."""
+        prints = {name: greeting.fingerprint for name, greeting in roll.greetings.items()}
+        party = codec.digest([replace(terms, run=""), prints])
+        return replace(terms, run=self.course.run(self.name, party))
 
     def _engine(self, post: Post, roll: Roll, terms: Terms, record: Record) -> Remote:
         journal = Journal(self.course.journal(self.name))
@@ -157,7 +157,7 @@ class _Run:
             names,
             terms,
             journal,
-            members=lambda kind: Members(self.ledgers.of(kind), {}),
+            members=lambda kind: Members(self.ledgers.of(kind, cohort=True), {}),
             threshold=self.config.engine.threshold,
             on_ask=record.ask,
         )

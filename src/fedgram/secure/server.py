@@ -94,10 +94,11 @@ class Server:
                 f"client {masked.name}: differs from {self._added[0]} in what must be agreed on "
                 "(features, classes, sizes); use the same settings everywhere"
             )
-        if masked.vector.shape != self._total.shape:
+        vector, fits = masked.vector, (self._total.shape, self._total.dtype)
+        if not isinstance(vector, np.ndarray) or (vector.shape, vector.dtype) != fits:
             raise MismatchError(f"client {masked.name}: its vector does not fit its layout")
         self._added.append(masked.name)
-        self._total += masked.vector
+        self._total += vector
 
     def survivors(self, confirmations: Iterable[Confirmation] = ()) -> Survivors:
         """End round 3: return who is in the sum, with what they signed of it, if anything."""

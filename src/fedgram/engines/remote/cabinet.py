@@ -59,7 +59,7 @@ class Cabinet:
         self._write(f"state-{serial}", codec.encode(dict(state)))
         earlier = sorted(n for n in self._numbers("state-*") if n < serial)
         for number in earlier[:-1]:
-            (self._run / f"state-{number}").unlink()
+            self._remove(f"state-{number}")
 
     def model(self, round_: int) -> Any:
         """Return the model of a scored round, None where it is not here."""
@@ -71,7 +71,7 @@ class Cabinet:
         self._write(f"model-{round_}", codec.encode(model))
         for number in self._numbers("model-*"):
             if number not in (round_, best):
-                (self._run / f"model-{number}").unlink()
+                self._remove(f"model-{number}")
 
     def party(self, session: str) -> dict[str, Any] | None:
         """Return this side of a secure sum, as it was kept."""
@@ -81,13 +81,9 @@ class Cabinet:
         kept: dict[str, Any] = codec.load(path)
         return kept
 
-    def keep_party(self, session: str, party: dict[str, Any] | None) -> None:
-        """Keep this side of a secure sum; None when its secrets are spent."""
-        path = self._party(session)
-        if party is None:
-            path.unlink(missing_ok=True)
-        else:
-            self._write(path.name, codec.encode(party))
+    def keep_party(self, session: str, party: dict[str, Any]) -> None:
+        """Keep this side of a secure sum; an empty one when its secrets are spent."""
+        self._write(self._party(session).name, codec.encode(party))
 
     def statistics(self, known: str) -> Any:
         """Return what a step without broadcast gave for the same samples and settings."""
@@ -98,11 +94,13 @@ class Cabinet:
         """Keep what a step without broadcast gave; other settings have other names."""
         codec.save(self._statistics / known, value)
 
-    def clear(self) -> None:
-        """Keep nothing of the run but its last answers."""
+    def clear(self, round_: int) -> None:
+        """Keep nothing of the run but its last answers and the final model: both may be wanted."""
         for path in self._run.glob("*"):
-            if not path.name.startswith("answer-"):
-                path.unlink()
+            if path.name.startswith("party-"):  # no session is ever begun twice
+                self._write(path.name, codec.encode({}))
+            elif not path.name.startswith("answer-") and path.name != f"model-{round_}":
+                self._remove(path.name)
 
     def _party(self, session: str) -> Path:
         if not re.fullmatch("[0-9a-f]{64}", session):
@@ -120,4 +118,7 @@ class Cabinet:
     def _tidy(self, pattern: str, oldest: int) -> None:
         for path in self._run.glob(pattern):
             if "." not in path.name and int(path.name.split("-")[1]) < oldest:
-                path.unlink(missing_ok=True)
+                self._remove(path.name)
+
+    def _remove(self, name: str) -> None:
+        (self._run / name).unlink(missing_ok=True)

@@ -34,7 +34,7 @@ def masked_answer(
         party = Party(name, content)
     else:
         kept = cabinet.party(round_.session)
-        if kept is None:
+        if not kept:
             raise PrivacyError("this session is not known here, or over; nothing is said")
         party = Party.restored(kept)
     value: Any = None
@@ -51,7 +51,7 @@ def masked_answer(
         answer = answers[request.kind]()
     finally:
         spent = request.kind == "reveal"
-        cabinet.keep_party(round_.session, None if spent else party.plain())
+        cabinet.keep_party(round_.session, {} if spent else party.plain())
     return answer, keep
 
 

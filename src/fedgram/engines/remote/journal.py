@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 from fedgram import codec
 from fedgram.errors import DataError
@@ -16,7 +16,7 @@ from fedgram.federation import Ask
 
 
 class Journal:
-    """One folder per finished exchange, under its number.
+    """One folder per exchange, under its number.
 
     An entry is only good for the very question it answered: where a method asks something else this
     time, the entry and all later ones are dropped.
@@ -28,7 +28,7 @@ class Journal:
     ...     ask = Ask(step="s", phase="train", clients=1, bytes_up=1, bytes_down=1, seconds=0.0)
     ...     journal = Journal(Path(folder))
     ...     journal.put(1, "", 7)
-    ...     journal.close(1, "question", ask)
+    ...     journal.close(1, "question", ask, [""])
     ...     dict(journal.values(1)), journal.ask(1, "question") == ask, journal.ask(1, "other")
     ({'': 7}, True, None)
     """
@@ -38,9 +38,8 @@ class Journal:
 
     def ask(self, serial: int, key: str) -> Ask | None:
         """Return the record of a finished exchange, None where it must be done."""
-        path = self._entry(serial) / "ask"
         try:
-            kept = codec.load(path) if path.is_file() else None
+            kept = self._closed(serial)
         except DataError:
             kept = None
         if kept is not None and kept["key"] == key:
@@ -50,16 +49,32 @@ class Journal:
 
     def put(self, serial: int, name: str, value: Any) -> None:
         """Write down one value of an exchange that is under way."""
-        codec.save(self._entry(serial) / f"value-{quote(name, safe='')}", value)
+        codec.save(self._value(serial, name), {"name": name, "value": value})
 
-    def close(self, serial: int, key: str, ask: Ask) -> None:
-        """End an exchange: from here on it counts."""
-        codec.save(self._entry(serial) / "ask", {"key": key, "ask": asdict(ask)})
+    def close(self, serial: int, key: str, ask: Ask, names: list[str]) -> None:
+        """End an exchange that gave the values of these names: from here on it counts."""
+        closed = {"key": key, "ask": asdict(ask), "names": sorted(names)}
+        codec.save(self._entry(serial) / "ask", closed)
 
     def values(self, serial: int) -> Iterator[tuple[str, Any]]:
-        """Yield the values of a finished exchange, one at a time."""
-        for path in sorted(self._entry(serial).glob("value-*")):
-            yield unquote(path.name.removeprefix("value-")), codec.load(path)
+        """Yield the values of a finished exchange by name, one at a time."""
+        kept = self._closed(serial)
+        for name in kept["names"] if kept else ():
+            yield name, codec.load(self._value(serial, name))["value"]
+
+    def begun(self, serial: int) -> dict[str, Any]:
+        """Return the values that an exchange had come to, finished or not."""
+        found = map(codec.load, sorted(self._entry(serial).glob("value-*[0-9a-f]")))
+        return {kept["name"]: kept["value"] for kept in found}
+
+    def _closed(self, serial: int) -> dict[str, Any] | None:
+        path = self._entry(serial) / "ask"
+        kept: dict[str, Any] | None = codec.load(path) if path.is_file() else None
+        return kept
+
+    def _value(self, serial: int, name: str) -> Path:
+        # Names may be longer than those of files, and of any letters.
+        return self._entry(serial) / f"value-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
     def _entry(self, serial: int) -> Path:
         return self._folder / f"{serial:06d}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from fedgram.errors import MismatchError
 from fedgram.evaluation import Evaluated, Evaluation, Task
 from fedgram.federation import Step, Total, step_name
 from fedgram.group import Additive
+from fedgram.secure import masks
 from fedgram.secure.flatten import flatten, words
-from fedgram.secure.messages import Keys, Masked, Reveal, Shares
+from fedgram.secure.messages import Keys, Masked, Reveal, Shares, unhex
 from fedgram.secure.server import TWO_THIRDS, Server, threshold_of
 
 _KINDS: dict[Kind, type] = {"keys": Keys, "shares": Shares, "masked": Masked, "reveal": Reveal}
@@ -55,38 +57,59 @@ class MaskedRemote(Remote):
 
     def _masked_total(self, step: str, broadcast: Any, names: Sequence[str], like: Additive) -> Any:
         """Sum under masks, unless that was done before a restart."""
-        key = codec.digest([step, codec.digest(broadcast), list(names)])
+        key = codec.digest([step, codec.digest(broadcast), self._terms, list(names)])
         if self._replayed(key):
             told = dict(self._journal.values(self._serial))
             return told["total"], told["names"]
         server, count = Server(share=self._threshold), Count()
-        layout, _ = flatten(like)
+        total, who = self._session(server, step, broadcast, names, flatten(like)[0], count)
+        self._journal.put(self._serial, "total", total)
+        self._journal.put(self._serial, "names", who)
+        ended = count.ask("score" if step == "score" else "train", step)
+        self._close(key, ended, ["names", "total"])
+        return total, who
+
+    def _session(
+        self,
+        server: Server,
+        step: str,
+        broadcast: Any,
+        names: Sequence[str],
+        layout: dict[str, Any],
+        count: Count,
+    ) -> tuple[Any, list[str]]:
+        """Go through the four rounds; return the total, and of whom it is."""
+
+        def ask(kind: Kind, to: Iterable[str], content: Any, **more: Any) -> Iterator[Any]:
+            return self._round(kind, step, list(to), content, server, count, **more)
 
         def add(masked: Masked) -> None:
             if masked.layout != layout:
                 raise MismatchError("its sums are of another form; use the same settings")
             server.add(masked)
 
-        def ask(kind: Kind, to: Iterable[str], content: Any, **more: Any) -> Iterator[Any]:
-            return self._round(kind, step, list(to), content, server, count, **more)
+        def about_all(shares: Shares) -> None:
+            _require_letters(shares.sealed, set(roster.names) - {shares.name})
 
-        keys = list(
-            ask("keys", names, server.call, needed=threshold_of(len(names), self._threshold))
+        def about_each(reveal: Reveal) -> None:
+            _require_letters(reveal.seeds, set(survivors.names))
+            _require_letters(reveal.keys, set(parcels) - set(survivors.names))
+
+        first = threshold_of(len(names), self._threshold)
+        roster = server.roster(
+            list(ask("keys", names, server.call, needed=first, check=_require_keys))
         )
-        roster = server.roster(keys)
-        room = 16 * words(layout)
-        enough = roster.threshold
-        parcels = server.parcels(ask("shares", roster.names, roster, needed=enough))
+        needed, room = roster.threshold, 16 * words(layout)
+        parcels = server.parcels(
+            ask("shares", roster.names, roster, needed=needed, check=about_all)
+        )
         for _ in ask(
-            "masked", parcels, parcels, broadcast=broadcast, needed=enough, room=room, check=add
+            "masked", parcels, parcels, broadcast=broadcast, needed=needed, room=room, check=add
         ):
             count.clients += 1
         survivors = server.survivors()
-        total = server.total(ask("reveal", survivors.names, survivors, needed=enough))
-        self._journal.put(self._serial, "total", total)
-        self._journal.put(self._serial, "names", list(survivors.names))
-        self._close(key, count.ask("score" if step == "score" else "train", step))
-        return total, list(survivors.names)
+        reveals = ask("reveal", survivors.names, survivors, needed=needed, check=about_each)
+        return server.total(reveals), list(survivors.names)
 
     def _round(
         self,
@@ -123,5 +146,21 @@ class MaskedRemote(Remote):
 
         limit = _LEAST_ROOM + room + _LETTERS * len(self._names)
         for received in self._post.ask(requests, needed=needed, check=checked, limit=limit):
-            count.add(received, counts=False)
+            count.add(received.cost, counts=False)
             yield received.answer.value
+
+
+def _require_keys(keys: Keys) -> None:
+    """Refuse keys with which nobody could go on: they would end the sum for all."""
+    own = secrets.token_bytes(masks.KEY)
+    for public in (keys.mask, keys.letter):
+        masks.agree(own, unhex(public))
+    unhex(keys.stamp)
+
+
+def _require_letters(letters: Any, names: set[str]) -> None:
+    """Refuse what are no texts in base 16 for these clients, neither more nor fewer."""
+    if not isinstance(letters, dict) or set(letters) != names:
+        raise MismatchError("it sent shares of other clients than asked")
+    for letter in letters.values():
+        unhex(letter)

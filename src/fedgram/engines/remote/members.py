@@ -37,13 +37,23 @@ class Members:
             if name not in members or self._ledger.tag(name) != self._fingerprints[name]
         ]
 
+    def refusal(self, client: str) -> str:
+        """Return why a client may not join any more, nothing where it may."""
+        return self._ledger.shut_out().get(client, "")
+
     def join(self, client: str, statistics: Statistics) -> None:
         """Keep a contribution; it is on the disk when this returns."""
         self._ledger.replace(client, statistics, tag=self._fingerprints[client])
 
     def join_cohort(self, names: Sequence[str], total: Statistics) -> None:
         """Keep the total of a secure sum, which is all there is of its members."""
-        self._ledger.replace(COHORT, total, tag="\n".join(names))
+        tag = "\n".join(names)
+        if (
+            self._ledger.members != [COHORT]
+            or self._ledger.tag(COHORT) != tag
+            or (self._ledger.total.digest() != total.digest())
+        ):
+            self._ledger.replace(COHORT, total, tag=tag)
 
     def total(self, classes: Sequence[str]) -> Statistics:
         """Return the sum over all members, here or not, over this class list."""

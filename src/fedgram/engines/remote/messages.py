@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedgram import codec
 from fedgram.errors import DataError, FedgramError, MismatchError
@@ -14,6 +14,7 @@ from fedgram.method import Method, make
 from fedgram.samples import NOWHERE, Space
 
 Kind = Literal["greet", "step", "score", "deliver", "keys", "shares", "masked", "reveal"]
+_LONGEST_TEXT = 300  # of what a site says that is shown to people
 
 
 @codec.register
@@ -139,6 +140,10 @@ def read_request(content: bytes) -> Request:
     request = codec.decode(content, origin="request")
     if not isinstance(request, Request) or not isinstance(request.terms, Terms):
         raise DataError("not a request of a fedgram server")
+    if request.kind not in get_args(Kind) or not (
+        _counts(request.serial) and _counts(request.draw)
+    ):
+        raise DataError("a request of no known kind; install the same fedgram as the server")
     return request
 
 
@@ -161,16 +166,34 @@ def read_answer(content: bytes, *, client: str, to: str) -> Answer:
     if isinstance(answer, Refusal):
         raise refused(answer)
     if answer.client != client:
-        raise MismatchError(f"it calls itself {answer.client!r}; it is not counted")
+        raise MismatchError(f"it calls itself {shown(answer.client)!r}; it is not counted")
     if answer.about != to:
         raise MismatchError("an answer to another request; it is not counted")
+    if not _counts(answer.flops):
+        raise DataError("its number of operations is none; it is not counted")
     return answer
 
 
 def refused(refusal: Refusal) -> FedgramError:
     """Return a site's refusal as an error of the kind it was."""
     known = {kind.__name__: kind for kind in _kinds(FedgramError)}
-    return known.get(str(refusal.error), FedgramError)(str(refusal.text))
+    return known.get(str(refusal.error), FedgramError)(shown(refusal.text))
+
+
+def shown(text: object) -> str:
+    """Return what a site says as one line that is not too long, whatever it is.
+
+    Examples
+    --------
+    >>> shown(["one", 2]), len(shown("x" * 1000))
+    ("['one', 2]", 303)
+    """
+    line = " ".join(str(text).split())
+    return line if len(line) <= _LONGEST_TEXT else f"{line[:_LONGEST_TEXT]}..."
+
+
+def _counts(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
 def _kinds(kind: type[FedgramError]) -> list[type[FedgramError]]:

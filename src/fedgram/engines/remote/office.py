@@ -8,8 +8,8 @@ once), statistics that cost time, and personal models, which never leave.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from fedgram.engines.remote.plausible import require_possible
 from fedgram.errors import DataError, FedgramError, MismatchError, PrivacyError
 from fedgram.evaluation import Task
 from fedgram.method import Method, Published, find, names
-from fedgram.samples import NOWHERE, Features, Samples
+from fedgram.samples import NOWHERE, Features, Labels, Samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +217,7 @@ class Office:
         site = replace(site, state=state)
         rng = client_rng(terms.seed, self._name, request.draw)
         value = step(site.client(rng), request.broadcast)
-        if isinstance(value, Samples | Features):
+        if _holds_samples(value):
             raise PrivacyError(f"{request.step} would send samples, and they never leave a site")
         require_possible(value, value)  # under masks nobody else can
 
@@ -268,10 +268,11 @@ class Office:
             "model_digest": codec.digest(model),
             **delivery.card,
         }
+        cabinet.keep_model(delivery.round, model, best=delivery.round)
         codec.save(folder / f"{terms.method}.safetensors", model)
         codec.save(folder / f"{terms.method}-shared.safetensors", published)
         files.write(folder / f"{terms.method}.json", json.dumps(card, indent=2) + "\n")
-        cabinet.clear()
+        cabinet.clear(delivery.round)
 
 
 def _nothing() -> None:
@@ -291,6 +292,17 @@ def _named_step(method: Method, name: str) -> Callable[..., Any]:
         raise DataError(f"{name!r} is no step of {type(method).__name__}")
     found: Callable[..., Any] = step
     return found
+
+
+def _holds_samples(value: Any) -> bool:
+    """Whether a value has samples anywhere in it."""
+    if isinstance(value, Samples | Features | Labels):
+        return True
+    if is_dataclass(value) and not isinstance(value, type):
+        value = [getattr(value, field.name) for field in fields(value)]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return isinstance(value, list | tuple) and any(map(_holds_samples, value))
 
 
 def fingerprint(site: Site, *, reserve_valid: bool) -> str:

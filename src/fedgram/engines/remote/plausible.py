@@ -11,10 +11,11 @@ import numpy as np
 
 from fedgram.client import Client
 from fedgram.errors import DataError, MismatchError
+from fedgram.evaluation import Evaluation
 from fedgram.group import Additive
 from fedgram.samples import Array, Features, Labels, Samples, Space
-from fedgram.stats import Statistics, Tally
-from fedgram.weighted import Weighted
+from fedgram.stats import ONE, Statistics, Tally
+from fedgram.weighted import MOST_WEIGHT, REACH, SINGLE, Weighted
 
 _SLACK = 1e-9  # of a product of 64-bit integers taken in float64: far above its rounding
 
@@ -61,37 +62,79 @@ def _require_numbers(name: str, value: Any, like: Any) -> None:
         raise DataError(f"{name} holds values that are not finite numbers")
 
 
-def require_possible(value: Any, like: Any) -> None:
+def require_possible(value: Any, like: Any, *, among: int = 1) -> None:
     """Refuse sums that no samples could have given; `like` is what one sample gives.
 
-    What passes may still be false: a site can lie within what is possible.
+    Of so many sites `among` whom it is, none may take all the room that their total has. What
+    passes may still be false: a site can lie within what is possible.
     """
     if isinstance(value, Statistics):
+        if value.count * among > value.space.most_samples:
+            raise DataError("more samples than leave room for those of the others")
         _require_gram(value)
         if like.energy == like.count:  # targets are classes, one for each sample
             _require_class_sums(value)
     elif isinstance(value, Weighted):
-        if (np.asarray(value.weight) < 0).any():
-            raise DataError("weights below zero")
+        _require_weights(value, among)
     elif isinstance(value, Tally):
-        if not 0 <= value.correct <= value.samples or value.clients not in (0, 1):
-            raise DataError("a tally that no single client can have")
+        _require_tally(value)
     elif isinstance(value, Additive):
+        if isinstance(value, Evaluation) and min(value.microseconds, value.flops) < 0:
+            raise DataError("a scoring that took less than no time or work")
         for field in dataclasses.fields(value):
-            require_possible(getattr(value, field.name), getattr(like, field.name))
+            ours, theirs = getattr(like, field.name), getattr(value, field.name)
+            require_possible(theirs, ours, among=among)
+
+
+def _require_weights(value: Weighted, among: int) -> None:
+    """Check a weighted sum by what holds while nothing has grown beyond all bounds."""
+    weight = np.asarray(value.weight)
+    if (weight < 0).any() or (weight > MOST_WEIGHT // among).any():
+        raise DataError("weights below zero, or that leave no room for those of the others")
+    if value.diverged not in (0, 1):
+        raise DataError("a client that diverged more than once")
+    reach = weight.astype(np.float64) * REACH * 2**SINGLE
+    if (np.abs(value.total.astype(np.float64)) > reach).any():
+        raise DataError("a weighted sum beyond the reach of its weights")
+    if (np.abs(value.fine.astype(np.float64)) > 2.0 ** (value.places - SINGLE - 1)).any():
+        raise DataError("a rest of rounding that is more than half a step")
+
+
+def _require_tally(value: Tally) -> None:
+    """Check scores by what holds for those of one client."""
+    tested = int(value.samples > 0)
+    wrong = (
+        value.clients != 1
+        or value.untested != 1 - tested
+        or not 0 <= value.correct <= value.samples
+        or not all(0 <= n <= ONE for n in (value.accuracies, value.everywhere))
+        or value.ranked not in (0, 1)
+        or not 0 <= value.aurocs <= value.ranked * ONE
+        or (value.histogram < 0).any()
+        or int(value.histogram.sum()) != tested
+        or (value.class_correct < 0).any()
+        or (value.class_correct > value.class_samples).any()
+        or sum(value.class_samples.tolist()) != value.samples
+        or sum(value.class_correct.tolist()) != value.correct
+    )
+    if wrong:
+        raise DataError("a tally that no single client can have")
 
 
 def _require_gram(sums: Statistics) -> None:
-    """Check a Gram matrix by what holds for every one, a row at a time."""
+    """Check a Gram matrix and the sums beside it by what holds for all, a row at a time."""
     diagonal, space = sums.diagonal(), sums.space
-    if sums.count < 0 or (diagonal < 0).any():
+    if sums.count < 0 or sums.energy < 0 or (diagonal < 0).any():
         raise DataError("a Gram matrix with a negative count or sum of squares")
     if space.exact and (diagonal > sums.count * space.bound**2).any():
         raise DataError("a Gram matrix larger than its samples allow")
     sizes = np.sqrt(diagonal.astype(np.float64)) * (1 + _SLACK)
-    for i, row in _rows(sums):
-        if (np.abs(row) > sizes[i] * sizes[i:]).any():
+    for i, row in _rows(sums):  # as floats, for there is a 64-bit integer without magnitude
+        if (np.abs(row.astype(np.float64)) > sizes[i] * sizes[i:]).any():
             raise DataError("a Gram matrix with an entry larger than its diagonal allows")
+    length = float(np.sqrt(float(sums.energy)))
+    if (np.abs(sums.moment.astype(np.float64)) > sizes[:, None] * length).any():
+        raise DataError("class sums larger than the Gram matrix allows")
 
 
 def _require_class_sums(sums: Statistics) -> None:
@@ -114,6 +157,8 @@ def _require_class_sums(sums: Statistics) -> None:
         raise DataError("a Gram matrix whose row of sums differs from the class sums")
     if (sums.moment[-1] < 0).any() or (sums.moment[-1] % constant).any():
         raise DataError("class counts that no samples can have")
+    if (np.abs(sums.moment) > sums.moment[-1] // constant * sums.space.bound).any():
+        raise DataError("class sums larger than their samples allow")
 
 
 def _rows(sums: Statistics) -> Iterator[tuple[int, Array]]:

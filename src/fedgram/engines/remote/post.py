@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fedgram.engines.remote.carrier import Carrier
-from fedgram.engines.remote.messages import Answer, about, read_answer
+from fedgram.engines.remote.messages import Answer, about, read_answer, shown
 from fedgram.errors import ConfigError, FederationError, FedgramError
 
 _POLL = 0.25  # seconds between two looks into the letter box
@@ -64,6 +64,11 @@ class Received:
     answer: Answer
     bytes_up: int
     bytes_down: int
+
+    @property
+    def cost(self) -> list[int]:
+        """Bytes up and down, and operations."""
+        return [self.bytes_up, self.bytes_down, self.answer.flops]
 
 
 class Post:
@@ -133,7 +138,7 @@ class _Exchange:
     ) -> None:
         self._carrier, self._node, self._policy, self._note = carrier, node, policy, note
         self._requests = requests
-        self._tickets: dict[str, str] = {}  # by ticket: the site it was sent to
+        self._tickets: dict[str, tuple[str, int]] = {}  # the site and the node it was sent to
         self._unsent = dict.fromkeys(sorted(requests), 0)  # sites, and how often they were tried
         self._tried: dict[str, int] = {}
         self._out: dict[str, str] = {}
@@ -142,13 +147,15 @@ class _Exchange:
 
     def received(self, needed: int, check: Check, limit: int) -> Iterator[Received]:
         clock = self._carrier.now
-        end = clock() + self._policy.timeout
+        end = clock() + (self._policy.timeout if needed else self._policy.grace)
         while self._tickets or self._unsent:
             self._send(end - clock())
             got = False
             for ticket, content in self._carrier.receive(list(self._tickets)):
+                if ticket not in self._tickets:
+                    continue  # a second answer to one question
                 got = True
-                name = self._tickets.pop(ticket)
+                name, _ = self._tickets.pop(ticket)
                 if len(content) > limit:
                     self._settle(name, f"an answer of {len(content)} bytes, more than any can have")
                 elif (received := self._opened(name, content, check)) is not None:
@@ -160,7 +167,8 @@ class _Exchange:
                 break
             if not got:
                 self._carrier.wait(min(_POLL, max(0.0, end - clock())))
-        for name in (*self._tickets.values(), *self._unsent):
+                self._follow()
+        for name in (*(name for name, _ in self._tickets.values()), *self._unsent):
             reason = self._reasons.get(name)
             self._settle(name, reason or "no answer in time")
 
@@ -176,7 +184,15 @@ class _Exchange:
                 continue
             tries = self._unsent.pop(name)
             self._tried[name] = tries + 1
-            self._tickets[self._carrier.send(node, self._requests[name], patience=patience)] = name
+            ticket = self._carrier.send(node, self._requests[name], patience=patience)
+            self._tickets[ticket] = name, node
+
+    def _follow(self) -> None:
+        """Ask sites again that came back as another node: the old one will not answer."""
+        for ticket, (name, node) in list(self._tickets.items()):
+            if self._node(name) not in (None, node):
+                del self._tickets[ticket]
+                self._again(name, "it came back as another node")
 
     def _opened(self, name: str, content: bytes | str, check: Check) -> Received | None:
         """Return an answer that counts; else note why, and whether to try again."""
@@ -190,19 +206,22 @@ class _Exchange:
         except FedgramError as error:
             self._settle(name, str(error))
             return None
+        except Exception as error:  # whatever one site sends, the others' run goes on
+            self._settle(name, f"an answer of no sense ({type(error).__name__}: {error})")
+            return None
         return Received(client=name, answer=answer, bytes_up=len(content), bytes_down=len(request))
 
     def _again(self, name: str, reason: str) -> None:
         self._reasons[name] = reason
         if self._tried[name] < _TRIES:
-            self._note(name, f"{reason}; asked again")
+            self._note(name, f"{shown(reason)}; asked again")
             self._unsent[name] = self._tried[name]
         else:
             self._settle(name, reason)
 
     def _settle(self, name: str, reason: str) -> None:
-        self._out[name] = reason
-        self._note(name, f"left out: {reason}")
+        self._out[name] = shown(reason)
+        self._note(name, f"left out: {shown(reason)}")
 
 
 def _anything(client: str, answer: Answer) -> None:

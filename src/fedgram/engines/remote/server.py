@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +14,18 @@ from fedgram import codec
 from fedgram.engines.engine import refusal, server_rng
 from fedgram.engines.remote.journal import Journal
 from fedgram.engines.remote.members import Members
-from fedgram.engines.remote.messages import Answer, Delivery, Kind, Request, Scoring, Terms, about
+from fedgram.engines.remote.messages import (
+    Answer,
+    Delivery,
+    Kind,
+    Request,
+    Scoring,
+    Terms,
+    about,
+)
 from fedgram.engines.remote.plausible import example, require_form, require_possible
-from fedgram.engines.remote.post import Post, Received
-from fedgram.errors import ConfigError, FederationError
+from fedgram.engines.remote.post import Check, Post, Received
+from fedgram.errors import ConfigError, DataError, FederationError, MismatchError
 from fedgram.evaluation import Evaluated, Evaluation, Task
 from fedgram.federation import Ask, Phase, Reply, Step, Total, delivery, step_name
 from fedgram.group import Additive
@@ -112,32 +121,21 @@ class Remote:
     def evaluate(self, step: Task, shared: Any) -> Iterator[tuple[str, Evaluated | Evaluation]]:
         """Yield what scoring finds at each site, or the sum over all where only that is seen."""
         self._serial += 1
-        requests: dict[int, bytes] = {}  # sites often get the same part
-
-        def request(name: str) -> bytes:
-            part = delivery(shared, name)
-            if id(part) not in requests:
-                scoring = Scoring(part=part, round=step.round, best=step.best)
-                requests[id(part)] = self._request("score", "score", scoring)
-            return requests[id(part)]
-
+        asked = self._parts(
+            "score", shared, lambda part: Scoring(part=part, round=step.round, best=step.best)
+        )
         like = Evaluated(sums=self._nobody(), model_digest="")
-        asked = {name: request(name) for name in self._names}
         for name, found in self._gathered("score", "score", asked, like):
             yield name, found.sums if self._private else found
 
     def deliver(self, shared: Any, round_: int) -> None:
         """Hand every site the final result; one that is away gets it from the next run."""
         self._serial += 1
-        requests = {
-            name: self._request(
-                "deliver", "deliver", Delivery(part=delivery(shared, name), round=round_)
-            )
-            for name in self._names
-        }
+        requests = self._parts("deliver", shared, lambda part: Delivery(part=part, round=round_))
         count = Count()
-        for received in self._post.ask(requests, needed=0, limit=_LEAST_ROOM):
-            count.add(received)
+        with suppress(FederationError):  # who did not get it is in the notes
+            for received in self._post.ask(requests, limit=_LEAST_ROOM):
+                count.add(received.cost)
         self._note(count.ask("deliver", "deliver"))
 
     def _begin(self, step: Callable[..., Any], clients: Iterable[str] | None) -> Sequence[str]:
@@ -157,6 +155,17 @@ class Remote:
         """Return what tells contributions apart that must not be added: what one sample gives."""
         return codec.digest(example(step, None, self._terms.space, ("one", "two")))
 
+    def _parts(self, kind: Kind, shared: Any, about_part: Callable[[Any], Any]) -> dict[str, bytes]:
+        """Return every site's request about its part of a shared result, most often the same."""
+        made: dict[int, bytes] = {}
+        requests = {}
+        for name in self._names:
+            part = delivery(shared, name)
+            if id(part) not in made:
+                made[id(part)] = self._request(kind, kind, about_part(part))
+            requests[name] = made[id(part)]
+        return requests
+
     def _nobody(self) -> Evaluation:
         """Return the form that scores have."""
         nobody = Tally.of(np.zeros(0), Labels(np.zeros(0, np.int64), self._terms.classes))
@@ -174,12 +183,23 @@ class Remote:
         kept = members(self._mark(step))
         missing = kept.missing(self._names)
         request, count = self._request("step", step_name(step), None), Count()
+        for name, cost in self._journal.begun(self._serial).items():
+            if name not in missing:  # it joined before a restart
+                count.add(cost)
         present = len(self._names) - len(missing)
         needed = max(0, self._post.needed(len(self._names)) - present)
-        for received in self._answers(dict.fromkeys(missing, request), like, needed=needed):
+
+        def check(name: str, _: Answer) -> None:
+            if reason := kept.refusal(name):
+                raise MismatchError(f"it {reason}")
+
+        for received in self._answers(
+            dict.fromkeys(missing, request), like, needed=needed, also=check
+        ):
+            self._journal.put(self._serial, received.client, received.cost)
             kept.join(received.client, received.answer.value)
-            count.add(received)
-            self._tell(step_name(step), count.clients, len(missing))
+            count.add(received.cost)
+            self._tell(step_name(step), count.clients, len(self._names))
         self._note(count.ask("train", step_name(step)))
         return kept
 
@@ -196,12 +216,12 @@ class Remote:
         for received in self._answers(dict.fromkeys(names, request), like):
             value = received.answer.value
             total = value if total is None else total + value
-            count.add(received)
+            count.add(received.cost)
             self._tell(step, count.clients, len(names))
         if total is None:
             raise FederationError(f"nobody answered {step}; the log says why")
         self._journal.put(self._serial, "total", total)
-        self._close(key, count.ask("train", step))
+        self._close(key, count.ask("train", step), ["total"])
         return total
 
     def _gathered(
@@ -209,20 +229,32 @@ class Remote:
     ) -> Iterator[tuple[str, Any]]:
         key = codec.digest([step, {name: about(request) for name, request in requests.items()}])
         if not self._replayed(key):
-            count = Count()
+            count, names = Count(), []
             for received in self._answers(requests, like):
                 self._journal.put(self._serial, received.client, received.answer.value)
-                count.add(received)
+                names.append(received.client)
+                count.add(received.cost)
                 self._tell(step, count.clients, len(requests))
-            self._close(key, count.ask(phase, step))
+            self._close(key, count.ask(phase, step), names)
         yield from self._journal.values(self._serial)
 
     def _answers(
-        self, requests: Mapping[str, bytes], like: Any, *, needed: int | None = None
+        self,
+        requests: Mapping[str, bytes],
+        like: Any,
+        *,
+        needed: int | None = None,
+        also: Check | None = None,
     ) -> Iterator[Received]:
         """Yield answers of the right form; they are counted as they come."""
         limit = _LEAST_ROOM + _ROOM * codec.size(like)
-        return self._post.ask(requests, needed=needed, check=_checked(like), limit=limit)
+
+        def check(name: str, answer: Answer) -> None:
+            _require_answer(answer.value, like, among=len(self._names))
+            if also:
+                also(name, answer)
+
+        return self._post.ask(requests, needed=needed, check=check, limit=limit)
 
     def _request(self, kind: Kind, step: str, broadcast: Any) -> bytes:
         return codec.encode(
@@ -243,8 +275,8 @@ class Remote:
             self._note(ask)
         return ask is not None
 
-    def _close(self, key: str, ask: Ask) -> None:
-        self._journal.close(self._serial, key, ask)
+    def _close(self, key: str, ask: Ask, names: list[str]) -> None:
+        self._journal.close(self._serial, key, ask, names)
         self._note(ask)
 
     def _note(self, ask: Ask) -> None:
@@ -257,19 +289,16 @@ class Remote:
             self._on_reply(step, done, asked)
 
 
-def _checked(like: Any) -> Callable[[str, Answer], None]:
-    """Return the check that an answer is of this form and can be true."""
-
-    def check(_: str, answer: Answer) -> None:
-        value, form = answer.value, like
-        require_form(value, form)
-        if isinstance(value, Evaluated):
-            value, form = value.sums, like.sums
-            require_form(value, form)
-        if isinstance(value, Additive):
-            require_possible(value, form)
-
-    return check
+def _require_answer(value: Any, like: Any, *, among: int) -> None:
+    """Refuse an answer that is not of this form, or cannot be true."""
+    require_form(value, like)
+    if isinstance(value, Evaluated):
+        if not isinstance(value.model_digest, str):
+            raise DataError("the digest of its model is none")
+        value, like = value.sums, like.sums
+        require_form(value, like)
+    if isinstance(value, Additive):
+        require_possible(value, like, among=among)
 
 
 @dataclass(kw_only=True)
@@ -282,12 +311,11 @@ class Count:
     down: int = 0
     flops: int = 0
 
-    def add(self, received: Received, *, counts: bool = True) -> None:
-        """Add one answer; `counts` unless the client is counted elsewhere."""
+    def add(self, cost: Sequence[int], *, counts: bool = True) -> None:
+        """Add the cost of one answer; `counts` unless the client is counted elsewhere."""
+        up, down, flops = cost
         self.clients += int(counts)
-        self.up += received.bytes_up
-        self.down += received.bytes_down
-        self.flops += int(received.answer.flops)
+        self.up, self.down, self.flops = self.up + up, self.down + down, self.flops + flops
 
     def ask(self, phase: Phase, step: str) -> Ask:
         """Return the record of the exchange."""
