@@ -95,6 +95,8 @@ class Course:
 
     def finish(self) -> None:
         """End the pass: the next one begins anew."""
+        for method in self.runs:  # a kill after the end of a run may have left one
+            shutil.rmtree(self.journal(method), ignore_errors=True)
         self._write(finished=True)
 
     def _write(self, *, finished: bool) -> None:

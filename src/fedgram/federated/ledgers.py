@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedgram.engines.remote.members import COHORT
 from fedgram.ledger import Ledger
 
 _LETTERS = 12  # of the digest that tells kinds of contributions apart
@@ -64,7 +65,9 @@ class Ledgers:
 
     def shut_out(self) -> dict[str, str]:
         """Return who has left or was forgotten in any ledger, and was not admitted since."""
-        return {name: how for _, ledger in self for name, how in ledger.shut_out().items()}
+        out = {name: how for _, ledger in self for name, how in ledger.shut_out().items()}
+        out.pop(COHORT, None)
+        return out
 
     def _opened(self, path: Path) -> Ledger:
         if path not in self._open:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from fedgram.errors import LedgerError
 from fedgram.ledger import Ledger
 from fedgram.stats import Statistics
 
@@ -47,12 +48,17 @@ class Members:
 
     def join_cohort(self, names: Sequence[str], total: Statistics) -> None:
         """Keep the total of a secure sum, which is all there is of its members."""
+        out = self._ledger.shut_out()
+        if gone := sorted(out.keys() & set(names)):
+            raise LedgerError(
+                f"client {', '.join(gone)}: forgotten, or has left, while its sum was made; start "
+                "again"
+            )
+        if COHORT in out:  # not a client: what was forgotten was one of them
+            self._ledger.admit(COHORT)
         tag = "\n".join(names)
-        if (
-            self._ledger.members != [COHORT]
-            or self._ledger.tag(COHORT) != tag
-            or (self._ledger.total.digest() != total.digest())
-        ):
+        same = self._ledger.members == [COHORT] and self._ledger.tag(COHORT) == tag
+        if not same or self._ledger.total.digest() != total.digest():
             self._ledger.replace(COHORT, total, tag=tag)
 
     def total(self, classes: Sequence[str]) -> Statistics:
