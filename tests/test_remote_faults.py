@@ -26,7 +26,7 @@ from fedgram.engines.remote.office import Accept
 from fedgram.errors import FederationError, MismatchError
 from fedgram.features.grid import Grid
 from fedgram.federated.membership import Membership
-from fedgram.federated.serve import serve
+from fedgram.federated.serve import alone, serve
 from fedgram.federated.settings import plain_grid
 from fedgram.samples import Labels, Space
 from fedgram.stats import Statistics
@@ -596,3 +596,15 @@ def test_sums_of_different_modes_are_not_added_up(tmp_path):
         said = Membership(folder=tmp_path / "server").publish("afl", tmp_path / "model.safetensors")
         assert said["shared_digest"] == done(out, "afl")["shared_digest"]
         assert said["samples"] == sum(len(s.train) + len(s.valid) for s in members(config))
+
+
+def test_two_servers_do_not_work_in_one_folder(tmp_path):
+    folder, config = federation(tmp_path, "afl")
+    carrier = StandIn(offices(config, tmp_path / "sites"))
+    with (
+        alone(folder, StandIn({})),
+        pytest.raises(FederationError, match="another server works there"),
+    ):
+        serve(carrier, folder, print)
+    assert carrier.sent == []
+    serve(carrier, folder, print)

@@ -272,7 +272,7 @@ def test_a_run_with_secure_sums_goes_on_without_one_that_drops_out(tmp_path, hon
     policy = {"timeout": 30, "grace": 5}
     fault = silent(["c2"], ("masked", "reveal"))
     out, config, _, _ = served(
-        tmp_path, "afl", clients=6, fault=fault, federation=policy, engine={"secure": True}
+        tmp_path, "afl", clients=6, fault=fault, rules=policy, engine={"secure": True}
     )
     rest = [f"c{k}" for k in range(6) if k != 2]
     assert done(out, "afl")["shared_digest"] == in_process(config, "afl", rest).shared_digest
@@ -284,7 +284,7 @@ def test_a_run_with_secure_sums_goes_on_without_one_that_drops_out(tmp_path, hon
 
 def test_a_secure_run_that_failed_is_started_again(tmp_path, honest):
     rules = {"timeout": 30, "grace": 5}
-    options = {"clients": 4, "federation": rules, "engine": {"secure": True}}
+    options = {"clients": 4, "rules": rules, "engine": {"secure": True}}
     with pytest.raises(FederationError, match="2 of 4 sites answered and 3 are needed"):
         served(tmp_path, "afl", fault=silent(["c1", "c2"], ("masked",)), **options)
     folder, config = federation(tmp_path, "afl", **options)
@@ -294,7 +294,7 @@ def test_a_secure_run_that_failed_is_started_again(tmp_path, honest):
 
 
 def test_who_is_forgotten_in_a_cohort_is_out_of_the_next_sum(tmp_path, honest):
-    options = {"clients": 4, "federation": {"minimum": 3}, "engine": {"secure": True}}
+    options = {"clients": 4, "rules": {"minimum": 3}, "engine": {"secure": True}}
     served(tmp_path, "afl", **options)
     (certificate,) = Membership(folder=tmp_path / "server").forget("c1")
     Membership(folder=tmp_path / "server").verify(certificate)
@@ -306,7 +306,7 @@ def test_who_is_forgotten_in_a_cohort_is_out_of_the_next_sum(tmp_path, honest):
 
 
 def test_who_is_forgotten_while_a_sum_is_made_is_not_in_what_is_kept(tmp_path, honest):
-    options = {"clients": 4, "federation": {"minimum": 3}, "engine": {"secure": True}}
+    options = {"clients": 4, "rules": {"minimum": 3}, "engine": {"secure": True}}
     served(tmp_path, "afl", **options)
 
     def forgotten(request, answer):

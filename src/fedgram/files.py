@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from fedgram.errors import DataError
 
@@ -44,6 +45,22 @@ def staged(path: Path, data: bytes | str, *, private: bool = False) -> Iterator[
     finally:
         if os.path.isfile(part):  # never raises, however odd the name
             part.unlink()
+
+
+def locked(file: IO[str]) -> bool:
+    """Lock an open file against other processes; return whether that worked.
+
+    Where the system has no such locks, everybody has them.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def require_writable(path: Path) -> None:

@@ -7,13 +7,14 @@ the same model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedgram import codec
+from fedgram import codec, files
 from fedgram.engines.remote.carrier import Carrier
 from fedgram.engines.remote.journal import Journal
 from fedgram.engines.remote.members import Members
@@ -21,7 +22,7 @@ from fedgram.engines.remote.messages import Terms
 from fedgram.engines.remote.post import Post
 from fedgram.engines.remote.roll import Roll
 from fedgram.engines.remote.server import Remote
-from fedgram.errors import ConfigError
+from fedgram.errors import ConfigError, FederationError
 from fedgram.experiment.config import Config
 from fedgram.experiment.record import Record
 from fedgram.experiment.runner import Result, conduct, keeps_valid
@@ -32,11 +33,30 @@ from fedgram.federated.settings import Federation, plain_grid, read_federation, 
 from fedgram.method import Method
 
 SETTINGS = "federation.toml"
+LOCK = "serving.lock"
+_PATIENCE = 60.0  # seconds to wait for the end of another server
 Say = Callable[[str], None]
 
 
 def serve(carrier: Carrier, folder: Path, say: Say) -> Path:
     """Run every method of the folder's ``federation.toml``; return where the records are."""
+    with alone(folder, carrier):
+        return _served(carrier, folder, say)
+
+
+@contextmanager
+def alone(folder: Path, carrier: Carrier) -> Iterator[None]:
+    """Let no second server work in a folder: one that lost its connection may still be there."""
+    end = carrier.now() + _PATIENCE
+    with (folder / LOCK).open("a") as file:
+        while not files.locked(file):
+            if carrier.now() >= end:
+                raise FederationError(f"{folder}: another server works there; wait for its end")
+            carrier.wait(1.0)
+        yield  # the lock goes with the file, and with this process
+
+
+def _served(carrier: Carrier, folder: Path, say: Say) -> Path:
     config, federation = read_federation(folder / SETTINGS)
     plan = [config.plain(), asdict(federation), version("fedgram")]
     course = Course.begin(folder, codec.digest(plan), config.methods)
