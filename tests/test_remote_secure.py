@@ -196,6 +196,7 @@ def test_a_letter_that_cannot_be_opened_ends_the_sum_and_reveals_nothing(tmp_pat
     with pytest.raises(FederationError, match="sites answered and 5 are needed"):
         remote.sum()
     assert not any(isinstance(message, Reveal) for message in remote.view)
+    assert sum("of client c02: a sealed share was changed" in text for _, text in remote.notes) == 5
 
 
 # What a site says, it says once.

@@ -105,7 +105,10 @@ class Party:
             raise PrivacyError(f"shares of {', '.join(strangers)}, who are not in this sum")
         for sender, letter in parcel.sealed.items():
             key, about = self._letter(sender, self.name)
-            both = masks.unseal(key, unhex(letter), about)
+            try:
+                both = masks.unseal(key, unhex(letter), about)
+            except PrivacyError as error:
+                raise PrivacyError(f"of client {sender}: {error}") from error
             self._held[sender] = both[: shamir.SHARE], both[shamir.SHARE :]
         self._require(len(self._held))
         layout, vector = flatten(value, clients=len(self._held))
