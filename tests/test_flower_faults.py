@@ -77,15 +77,15 @@ class Federation:
         make_keys(self.project)
         self.faults = folder / "faults"
         self.logs = self.project.logs
-        self.server = Processes(self.logs, {}, grace=3)
-        self.places = {name: Processes(self.logs, {}, grace=3) for name in SITES}
+        self.server = Processes(self.logs, grace=3)
+        self.places = {name: Processes(self.logs, grace=3) for name in SITES}
         self.nodes = {}
 
     def start(self):
         for processes in (self.server, *self.places.values()):
             processes.__enter__()
         serve(self.project, self.server)
-        with Processes(self.logs, {}) as processes:
+        with Processes(self.logs) as processes:
             register(operate(self.project, processes), print)
         for name in SITES:
             self.attend(name)
@@ -121,7 +121,7 @@ class Federation:
         return (self.faults / "killed").exists()
 
     def run(self):
-        with Processes(self.logs, {}) as processes:
+        with Processes(self.logs) as processes:
             operate(self.project, processes).run(print)
 
     def fails(self):
