@@ -24,7 +24,7 @@ CASES = {
     "ditto": {"method": {"ditto": SHORT}},
     "afl": {"engine": {"secure": True}},
 }
-FEW, MANY = 4, 20  # kills of each
+FEW, MANY = 2, 20  # kills of each
 
 
 class Servers:
