@@ -195,8 +195,8 @@ def _syrk(block: Array, out: Array) -> Array:
     return result
 
 
-def multiplied(left: Array, right: Array, scale: float = 1.0) -> Array:
-    """Return ``scale * left @ right`` in C order, by the same BLAS as `_syrk`.
+def multiplied(left: Array, right: Array) -> Array:
+    """Return ``left @ right`` in C order, by the same BLAS as `_syrk`.
 
     NumPy brings a BLAS of its own, whose idle threads would spin against this one's. Either may be
     a transposed view.
@@ -208,7 +208,7 @@ def multiplied(left: Array, right: Array, scale: float = 1.0) -> Array:
     first, second = right.T, left.T
     flip_first, flip_second = not first.flags.f_contiguous, not second.flags.f_contiguous
     result: Array = gemm(
-        scale,
+        1.0,
         first.T if flip_first else first,
         second.T if flip_second else second,
         trans_a=flip_first,

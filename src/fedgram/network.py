@@ -27,10 +27,6 @@ class Architecture(Protocol):
     """The layers of a network over one flat vector of parameters, the head's at its end."""
 
     @property
-    def classes(self) -> int:
-        """Number of scores."""
-
-    @property
     def hidden(self) -> int:
         """Width of what is trained below the head; 0 where nothing is."""
 
