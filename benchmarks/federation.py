@@ -159,7 +159,7 @@ def flower_lines(folder: Path, width: int, sites: int) -> Iterator[str]:
     _fedgram("federation", "simulate", str(project))
     carried = time.perf_counter() - start
     yield f"{sites} sites in this process: {alone:.1f} s; Flower simulation: {carried:.1f} s"
-    (record,) = project.glob(f"*/runs/*/{METHOD}")
+    (record,) = project.glob(f"simulations/*/server/runs/*/{METHOD}")
     asks = [json.loads(line) for line in (record / "asks.jsonl").read_text().splitlines()]
     for ask in asks:
         yield (

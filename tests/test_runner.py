@@ -538,7 +538,7 @@ def test_the_work_of_pilots_counts():
 @pytest.fixture
 def recorded(tmp_path):
     everybody = dealt(clients=5, valid_fraction=0.3, dirichlet=0.3, holdout_clients=1)
-    method = make("fedavg", {"rounds": 6, "rate": 1.0, "epochs": 1, "batch": 8})
+    method = make("fedavg", {"rounds": 6, "rate": 3.0, "epochs": 1, "batch": 8})
     folder = tmp_path / "fedavg"
     record = Record(folder, {"method": "fedavg", "parameters": {}, "config": {}})
     return run(method, everybody, name="fedavg", record=record, dropout=0.3), folder

@@ -327,10 +327,7 @@ class Network:
 
 
 def product(left: Array, right: Array, scale: float) -> Array:
-    """Return ``scale * left @ right``; either may be a transposed view.
-
-    By NumPy, which lets other threads run meanwhile; SciPy's BLAS does not.
-    """
+    """Return ``scale * left @ right``, by NumPy: unlike SciPy it lets other threads run."""
     work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
     result: Array = left @ right
     if scale != 1.0:
@@ -341,9 +338,8 @@ def product(left: Array, right: Array, scale: float) -> Array:
 def _outer(left: Array, right: Array, into: Array, scale: float, keep: float) -> None:
     """Set `into` to ``keep * into + scale * left' right``."""
     work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
-    if keep == 0.0:  # whatever is there, if it is a number at all
-        np.matmul(left.T, scale * right, out=into)
-        return
-    if keep != 1.0:
+    if keep == 0.0:
+        into[...] = 0.0  # whatever is there, if it is a number at all
+    elif keep != 1.0:
         into *= keep
     into += left.T @ (scale * right)

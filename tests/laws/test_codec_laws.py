@@ -72,8 +72,8 @@ KINDS = {
     "Restricted": RESTRICTED,
     "nested": NESTED,
 }
-# Numbers at and beyond the edges of narrow integers, which random ones meet by luck alone. They come
-# first, as the simplest of all examples is always tried.
+# Numbers at and beyond the edges of narrow integers, which random ones meet by luck alone: these
+# come first, as the simplest of all examples is always tried.
 EDGES = [[-128, 128, 255], [-129, 127], [2**15, -(2**15)], [2**31, -(2**31)]]
 ANY = st.one_of(st.sampled_from(EDGES).map(np.array), ARRAYS, *KINDS.values())
 

@@ -10,7 +10,7 @@ from fedgram import codec
 from fedgram.ballot import Ballot
 from fedgram.choose import chosen
 from fedgram.client import Client
-from fedgram.errors import ConfigError
+from fedgram.errors import ConfigError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation, Settled, Tailored, unsettled
 from fedgram.gcv import Ridge, resolved
@@ -91,6 +91,8 @@ class FedHiP:
         self, federation: Federation, total: Statistics
     ) -> tuple[Whole | Settled, Whole, float]:
         """Return what everybody may be sent, the total in it, and alpha."""
+        if total.count <= 0:
+            raise SolveError(f"nothing to solve: the total holds {total.count} samples")
         whole = Whole(total=total, ridge=resolved(self.ridge, total))
         if self.alpha != "auto":
             return whole, whole, self.alpha

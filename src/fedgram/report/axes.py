@@ -46,8 +46,9 @@ class Scale:
         elif value <= 0:
             share = ZERO
         else:
-            low, high = math.log(self.low), math.log(self.high)
-            share = (math.log(value) - low) / (high - low)
+            # Of ratios, not of differences: logarithms of near numbers may be equal.
+            whole = math.log1p((self.high - self.low) / self.low)
+            share = math.log1p((value - self.low) / self.low) / whole
             share = FIRST + (1 - FIRST) * share if self.zero else share
         return self.start + share * (self.end - self.start)
 
