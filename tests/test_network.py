@@ -1,4 +1,4 @@
-"""Small networks: gradients against finite differences, descent against a naive loop."""
+"""Small networks: gradients against finite differences."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedgram import Features, Grid, Lift, Space, codec, network, solve, work
 from fedgram.errors import MismatchError
-from fedgram.network import Descent, Network, Rows, Shape
+from fedgram.network import Network, Rows, Shape
 
 SHAPES = [Shape(width=5, hidden=0, classes=3), Shape(width=5, hidden=4, classes=3)]
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=["linear", "hidden"])
@@ -202,80 +202,6 @@ def test_rows_are_lifted_samples(gridded):
     lifted = Lift(width=6)(samples.features)
     np.testing.assert_allclose(rows.values * rows.unit, lifted.real(), rtol=1e-6)
     assert rows.values.dtype == np.float32
-
-
-# Descent
-
-
-def naive(shape, theta, batches, rate, *, towards=0.0, strength=0.0, drift=0.0, mask=True):
-    for batch in batches:
-        slope = network.gradient(shape, theta, batch) + strength * (theta - towards) + drift
-        theta = theta - rate * np.where(mask, slope, 0.0)
-    return theta
-
-
-@shapes
-@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-@pytest.mark.parametrize("pulled", [False, True], ids=["free", "pulled"])
-@pytest.mark.parametrize("drifting", [False, True], ids=["still", "drifting"])
-def test_descent_is_a_naive_loop(shape, masked, pulled, drifting):
-    rng = np.random.default_rng(5)
-    extra = {}
-    if pulled:
-        extra |= {"towards": rng.normal(size=shape.size), "strength": 0.7}
-    if drifting:
-        extra["drift"] = rng.normal(size=shape.size)
-    if masked:
-        extra["mask"] = rng.random(shape.size) < 0.5
-    rows, theta = some_rows(shape), some_theta(shape)
-    batches = list(rows.batches(4, 3, np.random.default_rng(9)))
-    wanted = naive(shape, theta, batches, 0.2, **extra)
-    Descent(rate=0.2, epochs=3, batch=4)(shape, theta, rows, np.random.default_rng(9), **extra)
-    np.testing.assert_allclose(theta, wanted, rtol=0, atol=1e-12)
-
-
-@shapes
-def test_what_the_mask_leaves_out_stays_as_it_is(shape):
-    theta = some_theta(shape)
-    mask = np.arange(shape.size) % 2 == 0
-    before = theta.copy()
-    Descent(rate=0.2, epochs=2, batch=4)(
-        shape, theta, some_rows(shape), np.random.default_rng(0), mask=mask
-    )
-    np.testing.assert_array_equal(theta[~mask], before[~mask])
-    assert np.all(theta[mask] != before[mask])
-
-
-@shapes
-def test_a_pull_without_strength_changes_no_bit(shape):
-    results = []
-    for extra in ({}, {"towards": np.full(shape.size, 7.0), "strength": 0.0}):
-        theta = some_theta(shape)
-        Descent(rate=0.2, epochs=2, batch=4)(
-            shape, theta, some_rows(shape), np.random.default_rng(0), **extra
-        )
-        results.append(theta.tobytes())
-    assert results[0] == results[1]
-
-
-@shapes
-def test_single_precision_is_close_to_double(shape):
-    found = []
-    for dtype in (np.float32, np.float64):
-        theta = some_theta(shape, dtype=dtype)
-        rows = some_rows(shape, dtype=dtype)
-        Descent(rate=0.1, epochs=5, batch=4)(shape, theta, rows, np.random.default_rng(0))
-        assert theta.dtype == dtype
-        found.append(theta)
-    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4)
-
-
-def test_a_descent_that_diverges_does_so_in_silence():
-    shape = SHAPES[1]
-    theta = some_theta(shape, dtype=np.float32)
-    rows = some_rows(shape, dtype=np.float32)
-    Descent(rate=1e20, epochs=20, batch=4)(shape, theta, rows, np.random.default_rng(0))
-    assert not np.isfinite(theta).all()
 
 
 def test_the_number_of_threads_is_fixed_while_descending():

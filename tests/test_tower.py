@@ -10,12 +10,13 @@ import pytest
 from fedgram import InProcess, Space, codec, network, work
 from fedgram.checks import laws
 from fedgram.checks.federations import dealt
+from fedgram.descent import Descent
 from fedgram.errors import ConfigError
 from fedgram.experiment.runner import run
 from fedgram.features.lift import ACTIVATIONS
 from fedgram.layers import Conv, Maps, read, shapes
 from fedgram.method import find, make, names
-from fedgram.network import Descent, Rows
+from fedgram.network import Rows
 from fedgram.tower import Tower
 from fedgram.training import Training
 

@@ -8,6 +8,7 @@ plain containers and the dataclasses registered here can be built from bytes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import tempfile
@@ -86,8 +87,15 @@ def size(value: Any) -> int:
     True
     """
     skeleton, arrays = _flatten(value)
-    narrow = {name: _narrowed(array) for name, array in arrays.items()}
-    return len(_packed(skeleton, narrow, "0" * hashlib.sha256().digest_size * 2))
+    kinds = tuple((name, _narrow(array), array.shape) for name, array in arrays.items())
+    return _size(_canonical_json(skeleton), kinds)
+
+
+@functools.lru_cache(maxsize=256)  # rounds and clients exchange the same kinds of values
+def _size(skeleton: str, kinds: tuple[tuple[str, type, tuple[int, ...]], ...]) -> int:
+    arrays: dict[str, NDArray[Any]] = {name: np.zeros(shape, kind) for name, kind, shape in kinds}
+    digest = "0" * hashlib.sha256().digest_size * 2
+    return len(_packed(json.loads(skeleton), arrays, digest))
 
 
 def _packed(skeleton: Any, arrays: dict[str, NDArray[Any]], digest: str) -> bytes:
@@ -261,14 +269,17 @@ def _number(item: tuple[str, Any]) -> int:
 
 
 def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
-    kind = array.dtype.type
+    return np.asarray(array, _narrow(array), order="C")
+
+
+def _narrow(array: NDArray[Any]) -> type:
+    """Return the smallest type that holds an array of 64-bit integers; others stay."""
     if array.dtype == np.int64 and array.size:
         low, high = int(array.min()), int(array.max())
         for width in _WIDTHS:
             if np.iinfo(width).min <= low and high <= np.iinfo(width).max:
-                kind = width
-                break
-    return np.asarray(array, kind, order="C")
+                return width
+    return array.dtype.type
 
 
 def _canonical_json(value: Any) -> str:

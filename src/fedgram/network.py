@@ -1,8 +1,8 @@
-"""Small networks on frozen features, as one flat vector of parameters, and their descent.
+"""Small networks on frozen features, as one flat vector of parameters.
 
 Closed-form methods need none of this. It is here for the methods they are compared with: a linear
-head or one hidden layer, cross-entropy, plain mini-batch descent. Parameters are one vector, so
-that pulling, mixing, masking and averaging are vector operations whatever the layers.
+head or one hidden layer, and cross-entropy. Parameters are one vector, so that pulling, mixing,
+masking and averaging are vector operations whatever the layers.
 """
 
 from __future__ import annotations
@@ -138,18 +138,26 @@ class Shape:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
-    """A client's samples ready for descent: stored integers as floats, codes, and the unit."""
+    """A client's samples ready for descent: stored integers as floats, codes, and the unit.
+
+    ``origin`` is what the client holds them as, and the lift: None where they are a part of that.
+    """
 
     values: Array
     codes: Integers
     unit: float
+    origin: tuple[Features, Lift] | None = None
 
     @classmethod
     def of(cls, samples: Samples, lift: Lift, dtype: Any) -> Rows:
         """Lift the samples and make them floats."""
         features = lift(samples.features)
-        values = features.values.astype(dtype)
-        return cls(values=values, codes=samples.labels.codes, unit=features.space.unit)
+        return cls(
+            values=features.values.astype(dtype),
+            codes=samples.labels.codes,
+            unit=features.space.unit,
+            origin=(samples.features, lift),
+        )
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -158,8 +166,8 @@ class Rows:
         """Return some of them."""
         return Rows(values=self.values[indices], codes=self.codes[indices], unit=self.unit)
 
-    def batches(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Rows]:
-        """Yield shuffled mini-batches, epoch after epoch; the last of an epoch may be smaller.
+    def orders(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Integers]:
+        """Yield the places of shuffled mini-batches, epoch after epoch; the last may be smaller.
 
         Size 0 means all samples at once.
         """
@@ -167,7 +175,11 @@ class Rows:
         for _ in range(epochs):
             order = rng.permutation(len(self))
             for start in range(0, len(self), size):
-                yield self.take(order[start : start + size])
+                yield order[start : start + size]
+
+    def batches(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Rows]:
+        """Yield the shuffled mini-batches themselves."""
+        return map(self.take, self.orders(size, epochs, rng))
 
 
 @contextlib.contextmanager
@@ -195,12 +207,14 @@ def softmax(scores: Array) -> Array:
     return scores
 
 
-def errors(scores: Array, codes: Integers) -> Array:
-    """Turn scores into the gradient of the mean cross-entropy with respect to them, in place."""
-    residual = softmax(scores)
-    residual[np.arange(len(codes)), codes] -= 1
-    residual /= len(codes)
-    return residual
+def errors(scores: Array, codes: Integers, scale: float = 1.0) -> Array:
+    """Turn scores into `scale` times the gradient of their mean cross-entropy, in place."""
+    share = scale / len(codes)
+    scores -= scores.max(axis=1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores *= share / scores.sum(axis=1, keepdims=True)
+    scores[np.arange(len(codes)), codes] -= share
+    return scores
 
 
 def loss(shape: Architecture, theta: Array, rows: Rows) -> float:
@@ -214,68 +228,6 @@ def gradient(shape: Architecture, theta: Array, rows: Rows) -> Array:
     into = np.zeros_like(theta)
     shape.backward(theta, rows, into=into, scale=1.0)
     return into
-
-
-@dataclass(frozen=True, kw_only=True)
-class Descent:
-    """Mini-batch gradient descent at one client.
-
-    Examples
-    --------
-    >>> rows = Rows(values=np.array([[1.0], [-1.0]]), codes=np.array([0, 1]), unit=1.0)
-    >>> shape = Shape(width=1, hidden=0, classes=2)
-    >>> theta = np.zeros(2)
-    >>> Descent(rate=1.0, epochs=1, batch=0)(shape, theta, rows, np.random.default_rng(0))
-    >>> theta
-    array([ 0.5, -0.5])
-    """
-
-    rate: float
-    epochs: int
-    batch: int
-
-    def __call__(
-        self,
-        shape: Architecture,
-        theta: Array,
-        rows: Rows,
-        rng: np.random.Generator,
-        *,
-        towards: Array | None = None,
-        strength: float = 0.0,
-        drift: Array | None = None,
-        mask: Array | None = None,
-    ) -> None:
-        """Change `theta` in place.
-
-        Each step is ``theta -= rate * (gradient + strength * (theta - towards) + drift)``, only in
-        the entries that `mask` selects.
-        """
-        with descending():
-            constant = self._constant(towards, strength, drift)
-            keep = 1.0 - self.rate * strength
-            step = np.empty_like(theta) if mask is not None else None
-            for batch in rows.batches(self.batch, self.epochs, rng):
-                if step is None:
-                    shape.backward(theta, batch, into=theta, scale=-self.rate, keep=keep)
-                    if constant is not None:
-                        theta -= constant
-                    continue
-                shape.backward(theta, batch, into=step, scale=self.rate)
-                step += (1.0 - keep) * theta
-                if constant is not None:
-                    step += constant
-                step *= mask
-                theta -= step
-
-    def _constant(
-        self, towards: Array | None, strength: float, drift: Array | None
-    ) -> Array | None:
-        """Return the part of a step that does not change from one to the next."""
-        pull = None if towards is None or not strength else -self.rate * strength * towards
-        if drift is None:
-            return pull
-        return self.rate * drift if pull is None else pull + self.rate * drift
 
 
 @codec.register

@@ -15,12 +15,13 @@ import numpy as np
 
 from fedgram import codec
 from fedgram.client import Client
+from fedgram.descent import Descent
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
 from fedgram.heads import Predictor, predict
 from fedgram.layers import read
-from fedgram.network import Architecture, Descent, Network, Rows, Shape
+from fedgram.network import Architecture, Network, Rows, Shape
 from fedgram.samples import Array, Integers, Samples
 from fedgram.stats import Opening, Tally
 from fedgram.tower import Tower

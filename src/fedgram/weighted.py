@@ -66,12 +66,10 @@ class Weighted(Additive):
         """
         weights = np.atleast_1d(np.asarray(weight, np.int64))
         _require_room(weights)
-        # Not a number is not within reach either.
-        diverged = not all(np.all(np.abs(part) <= REACH) for part in (values, *beside))
+        diverged = not all(map(_within_reach, (values, *beside)))
         if diverged:
             weights, values = np.zeros_like(weights), np.zeros_like(values)
-        steps = np.multiply(values, np.float64(2**SINGLE), dtype=np.float64)
-        steps *= weights
+        steps = np.multiply(values, weights * np.float64(2**SINGLE), dtype=np.float64)
         total, fine = np.rint(steps), np.zeros(0)
         if places > SINGLE:
             fine = np.rint((steps - total) * 2.0 ** (places - SINGLE))
@@ -102,6 +100,11 @@ class Weighted(Additive):
             mean += self.fine / shares * 2.0**-self.places
         result: Floats = mean if otherwise is None else np.where(held, mean, otherwise)
         return result
+
+
+def _within_reach(values: Array) -> bool:
+    """Whether nothing has diverged; what is not a number has."""
+    return not values.size or bool(-REACH <= values.min() <= values.max() <= REACH)
 
 
 def _require_room(weights: Integers) -> None:
