@@ -281,3 +281,30 @@ def test_nothing_is_kept_alive_by_encoding():
         assert [alive() for alive in kept] == [None, None, None]
     finally:
         gc.enable()
+
+
+_leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=20),
+    st.builds(
+        lambda shape, kind, high: np.full(shape, high, kind),
+        st.lists(st.integers(0, 4), max_size=3).map(tuple),
+        st.sampled_from([np.int64, np.float32, np.int8, bool]),
+        st.sampled_from([0, 1, 100]),
+    ),
+    st.integers(0, 2**62).map(lambda high: np.array([0, high])),
+)
+_values = st.recursive(
+    _leaves,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=12,
+)
+
+
+@given(value=_values)
+@EXAMPLES
+def test_the_size_is_that_of_the_bytes(value):
+    assert codec.size(value) == len(encode(value))

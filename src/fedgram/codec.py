@@ -88,20 +88,27 @@ def size(value: Any) -> int:
     """
     skeleton, arrays = _flatten(value)
     kinds = tuple((name, _narrow(array), array.shape) for name, array in arrays.items())
-    return _size(_canonical_json(skeleton), kinds)
+    bare, data = _sizes(kinds)
+    about = json.dumps(_about(skeleton, "0" * hashlib.sha256().digest_size * 2))
+    return 8 + -(-(bare + len(about) - 2) // 8) * 8 + data  # headers are filled up to 8 bytes
 
 
-@functools.lru_cache(maxsize=256)  # rounds and clients exchange the same kinds of values
-def _size(skeleton: str, kinds: tuple[tuple[str, type, tuple[int, ...]], ...]) -> int:
+@functools.lru_cache(maxsize=256)  # rounds and clients exchange the same kinds of arrays
+def _sizes(kinds: tuple[tuple[str, type, tuple[int, ...]], ...]) -> tuple[int, int]:
+    """Return the length of the header of such arrays, with nothing about them, and of the rest."""
     arrays: dict[str, NDArray[Any]] = {name: np.zeros(shape, kind) for name, kind, shape in kinds}
-    digest = "0" * hashlib.sha256().digest_size * 2
-    return len(_packed(json.loads(skeleton), arrays, digest))
+    packed = _pack(arrays, metadata={_KEY: ""})
+    header = int.from_bytes(packed[:8], "little")
+    return len(packed[8 : 8 + header].rstrip(b" ")), len(packed) - 8 - header
 
 
 def _packed(skeleton: Any, arrays: dict[str, NDArray[Any]], digest: str) -> bytes:
     # One metadata key only: safetensors does not promise an order among several.
-    content = {"format": FORMAT, "value": skeleton, "sha256": digest}
-    return _pack(arrays, metadata={_KEY: _canonical_json(content)})
+    return _pack(arrays, metadata={_KEY: _about(skeleton, digest)})
+
+
+def _about(skeleton: Any, digest: str) -> str:
+    return _canonical_json({"format": FORMAT, "value": skeleton, "sha256": digest})
 
 
 def decode(data: bytes, *, origin: str = "message") -> Any:
