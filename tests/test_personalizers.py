@@ -326,6 +326,7 @@ def test_sums_of_objectives_are_exact_under_masks(name):
         ("prior", {"temperature": 0.0}),
         ("prior", {"smoothing": 0.0}),
         ("lda", {"smoothing": -1.0}),
+        ("closed-ditto", {"strength": -1.0}),
         ("closed-pfedme", {"strength": 0.0}),
         ("closed-pfedme", {"ridge": 0.0}),
         ("intercept", {"strength": 0.0}),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedgram.ballot import Ballot
+from fedgram.errors import ConfigError
 from fedgram.federation import Federation, Settled, Step
 from fedgram.quadratic import Quadratic
 
@@ -48,6 +49,12 @@ def told(setting: Mapping[str, Any]) -> str:
     'refinement ridge 300, balance 0.5'
     """
     return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in setting.items())
+
+
+def require_strength(strength: float | Literal["auto"]) -> None:
+    """Refuse a weight of a pull that is none."""
+    if strength != "auto" and not 0 < strength < float("inf"):
+        raise ConfigError(f"strength = {strength}: use a number > 0, or 'auto'")
 
 
 def chosen_strength(

@@ -58,6 +58,17 @@ class Federation(Protocol):
         """
 
 
+def shelved(federation: Federation, step: Step[Total], shelf: codec.Shelf) -> Total:
+    """Gather replies, put each on a shelf and return their total: one is in memory at a time."""
+    replies = federation.gather(step)
+    client, total = next(replies)
+    shelf[client] = total
+    for client, own in replies:
+        shelf[client] = own
+        total = total + own
+    return total
+
+
 def step_name(step: Callable[..., Any]) -> str:
     """Return the name a step goes by in messages and records."""
     return getattr(step, "__name__", type(step).__name__)

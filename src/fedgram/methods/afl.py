@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fedgram import codec
 from fedgram.client import Client
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation
+from fedgram.federation import Federation, shelved
 from fedgram.gcv import Ridge, best_ridge_for_new_clients
 from fedgram.heads import Linear, Predictor, lifted
 from fedgram.stats import Statistics
@@ -56,10 +56,7 @@ class AFL:
         return head
 
     def _for_new_clients(self, federation: Federation) -> Linear:
-        with codec.Shelf() as shelf:  # one client's statistics in memory at a time
-            total = Statistics.zero()
-            for client, own in federation.gather(self.statistics):
-                shelf[client] = own
-                total = total + own
+        with codec.Shelf() as shelf:
+            total = shelved(federation, self.statistics, shelf)
             ridge = best_ridge_for_new_clients(total, lambda: map(shelf.__getitem__, sorted(shelf)))
         return Linear.of(total, ridge=ridge, lift=self.lift)

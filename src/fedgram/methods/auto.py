@@ -66,7 +66,7 @@ class Auto:
     lift: Lift = Lift()
     refinement: Lift = Lift()
     smoothing: float = 1.0
-    judges: int = 20_000
+    judges: int = 10_000
     by_client: bool = False
     classes_alike: bool = False
 

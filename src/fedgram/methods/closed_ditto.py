@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram.ballot import Ballot
-from fedgram.choose import chosen
+from fedgram.choose import chosen, require_strength
 from fedgram.client import Client
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation, Settled, unsettled
@@ -42,6 +42,9 @@ class ClosedDitto:
     strength: float | Literal["auto"] = "auto"
     ridge: Ridge = "auto"
     lift: Lift = Lift()
+
+    def __post_init__(self) -> None:
+        require_strength(self.strength)
 
     def statistics(self, client: Client, _: None) -> Statistics:
         client.remember(counted=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram.ballot import Ballot
-from fedgram.choose import chosen_strength
+from fedgram.choose import chosen_strength, require_strength
 from fedgram.client import Client
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
@@ -48,8 +48,7 @@ class ClosedPFedMe:
     lift: Lift = Lift()
 
     def __post_init__(self) -> None:
-        if self.strength != "auto" and not 0 < self.strength < float("inf"):
-            raise ConfigError(f"strength = {self.strength}: use a number > 0, or 'auto'")
+        require_strength(self.strength)
         if not 0 < self.ridge < float("inf"):
             raise ConfigError(f"ridge = {self.ridge}: use a number > 0")
 

@@ -12,7 +12,7 @@ from fedgram.choose import chosen
 from fedgram.client import Client
 from fedgram.errors import ConfigError, SolveError
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation, Settled, Tailored, unsettled
+from fedgram.federation import Federation, Settled, Tailored, shelved, unsettled
 from fedgram.gcv import Ridge, resolved
 from fedgram.heads import Linear, Predictor, lifted, require_lift
 from fedgram.loo import ALPHAS, Own, right
@@ -101,11 +101,8 @@ class FedHiP:
         return common, whole, common.setting["alpha"]
 
     def _solved_at_server(self, federation: Federation) -> Tailored:
-        with codec.Shelf() as shelf:  # one client's statistics in memory at a time
-            total = Statistics.zero()
-            for client, own in federation.gather(self.statistics):
-                shelf[client] = own
-                total = total + own
+        with codec.Shelf() as shelf:
+            total = shelved(federation, self.statistics, shelf)
             common, whole, alpha = self._common(federation, total)
             heads = {client: whole.mixed(shelf[client], self.lift, alpha) for client in shelf}
         return Tailored(common=common, own=heads)

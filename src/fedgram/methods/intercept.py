@@ -7,9 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram.ballot import Ballot
-from fedgram.choose import chosen_strength
+from fedgram.choose import chosen_strength, require_strength
 from fedgram.client import Client
-from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation, Settled, unsettled
 from fedgram.heads import Linear, Predictor, Shifted, lifted
@@ -48,8 +47,7 @@ class Intercept:
     lift: Lift = Lift()
 
     def __post_init__(self) -> None:
-        if self.strength != "auto" and not 0 < self.strength < float("inf"):
-            raise ConfigError(f"strength = {self.strength}: use a number > 0, or 'auto'")
+        require_strength(self.strength)
 
     def centered(self, client: Client, strength: float) -> Quadratic:
         client.remember(counted=True)
