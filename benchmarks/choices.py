@@ -3,26 +3,25 @@
 python -m benchmarks.choices costs [--quick]
 FEDGRAM_DATA=... python -m benchmarks.choices table [--source FILE] [--clients 100]
     [--dirichlet 0.1] [--partition dirichlet] [--seeds 0 1 2] [--width 0] [--equal-sizes]
-    [--out FILE]
 
 `costs` prints ratios to one solve measured in the same run. `table` shows, for every method with
 something to choose, the test accuracy (client mean, in %) of what is chosen on samples left out,
-and in brackets that of the best setting in hindsight, which nobody could have known.
+and in brackets that of the one setting that is best over all seeds in hindsight, which nobody could
+have known.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from itertools import product
 
 import numpy as np
 
 from fedgram import Features, Labels, Lift, Plan, Samples, Site, Space, Statistics, load, sites
 from fedgram.candidates import CANDIDATES
-from fedgram.gcv import RIDGES, best_ridge
+from fedgram.gcv import RIDGES, SLACK, best_ridge
 from fedgram.heads import Linear
 from fedgram.loo import ALPHAS, BALANCES, STRENGTHS, Own, right
 from fedgram.priors import TEMPERATURES, class_counts, counts_of, left_out_log_odds, log_odds
@@ -45,31 +44,25 @@ def main() -> None:
     parser.add_argument("--equal-sizes", action="store_true")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--width", type=int, default=0, help="of a ReLU lift of the shared head")
-    parser.add_argument("--out", type=Path, help="file to add a line of JSON per federation to")
     arguments = parser.parse_args()
     if arguments.what == "costs":
         for line in costs(quick=arguments.quick):
             print(line, flush=True)
         return
     data = load(arguments.source)
-    for seed in arguments.seeds:
-        for clients in arguments.clients:
-            for dirichlet in arguments.dirichlet:
-                plan = Plan(
-                    clients=None if arguments.partition in ("domain", "given") else clients,
-                    partition=arguments.partition,
-                    dirichlet=dirichlet,
-                    equal_sizes=arguments.equal_sizes,
-                    split="within-client",
-                    seed=seed,
-                )
-                found = judged(sites(data, plan).members, Lift(width=arguments.width))
-                name = f"{arguments.partition} {dirichlet:g}, {clients} clients, seed {seed}"
-                report(name, found)
-                if arguments.out:
-                    about = {"federation": name, "width": arguments.width, **found}
-                    with arguments.out.open("a") as file:
-                        file.write(json.dumps(about) + "\n")
+    for clients, dirichlet in product(arguments.clients, arguments.dirichlet):
+        found = []
+        for seed in arguments.seeds:
+            plan = Plan(
+                clients=None if arguments.partition in ("domain", "given") else clients,
+                partition=arguments.partition,
+                dirichlet=dirichlet,
+                equal_sizes=arguments.equal_sizes,
+                split="within-client",
+                seed=seed,
+            )
+            found.append(judged(sites(data, plan).members, Lift(width=arguments.width)))
+        report(f"{arguments.partition} {dirichlet:g}, {clients} clients", found)
 
 
 # What it costs
@@ -148,64 +141,62 @@ def made(width: int, classes: int, count: int) -> Statistics:
 
 
 def judged(members: list, lift: Lift) -> dict:
-    """Return the test accuracy of what is chosen and of the best in hindsight, for every method."""
+    """Return the test accuracy of what is chosen and of all it is chosen from, by method."""
     total = Statistics.zero()
     for site in members:
         total = total + Statistics.of(lift(site.train.features), site.train.labels)
-    ridge = best_ridge(total)
-    whole = Whole(total=total, ridge=ridge)
-    grid = settings()
-    left_out, samples, tested = np.zeros(len(grid)), 0, []
-    ridges = [r for r in RIDGES[8::2] if r != ridge] + [ridge]
-    heads = [Linear.of(total, ridge=r, lift=lift) for r in ridges]
-    by_ridge = []
+    whole, heavier = (
+        Whole(total=total, ridge=best_ridge(total, slack=slack)) for slack in (SLACK, 0.0)
+    )
+    ridges = sorted({whole.ridge, *RIDGES[4:26:2]})
+    heads = [Linear.of(total, ridge=ridge, lift=lift) for ridge in ridges]
+    by_ridge = np.mean(
+        [
+            [right(head(site.test.features), site.test.labels.codes).mean() for head in heads]
+            for site in members
+            if len(site.test)
+        ],
+        axis=0,
+    )
+    found = {"afl (ridge)": told(dict(zip(ridges, by_ridge, strict=True)), whole.ridge)}
+    grids = {name: grid for name, grid in methods().items() if name != "fedhip"}
+    found |= compared(members, whole, lift, grids)
+    return found | compared(members, heavier, lift, {"fedhip": methods()["fedhip"]})
+
+
+def compared(members: list, whole: Whole, lift: Lift, grids: dict[str, list[Setting]]) -> dict:
+    """Return the same for methods that choose on samples left out."""
+    grid = list(dict.fromkeys(setting for tried in grids.values() for setting in tried))
+    left_out, tested = np.zeros(len(grid)), []
     for site in members:
         before, after = hits(site, whole, lift, grid)
         left_out += before.sum(axis=0)
-        samples += len(before)
         if len(site.test):
             tested.append(after.mean(axis=0))
-            codes = site.test.labels.codes
-            by_ridge.append([right(head(site.test.features), codes).mean() for head in heads])
-    shares, accuracy = left_out / samples, np.mean(tested, axis=0)
-    by_ridge = np.mean(by_ridge, axis=0)
-    found = {"afl (ridge)": told([by_ridge[-1], by_ridge.max()], {"ridge": ridge})}
-    for name, places in methods(grid).items():
-        chosen = max(places, key=lambda place: shares[place])  # the first of equal ones
-        pair = accuracy[chosen], max(accuracy[place] for place in places)
-        found[name] = told(pair, grid[chosen])
+    counted = dict(zip(grid, left_out, strict=True))
+    accuracy = dict(zip(grid, np.mean(tested, axis=0), strict=True))
+    found = {}
+    for name, tried in grids.items():
+        chosen = max(tried, key=counted.__getitem__)  # the first of equal ones
+        found[name] = told({setting: accuracy[setting] for setting in tried}, chosen)
     return found
 
 
-def told(pair: tuple[float, float] | list[float], setting: object) -> dict:
-    return {
-        "chosen": 100 * float(pair[0]),
-        "hindsight": 100 * float(pair[1]),
-        "setting": str(setting),
-    }
+def told(tried: dict, chosen: object) -> dict:
+    """Return what a method reached with its choice, and with everything it chose among."""
+    percent = {str(setting): 100 * float(share) for setting, share in tried.items()}
+    return {"chosen": percent[str(chosen)], "setting": str(chosen), "tried": percent}
 
 
-def settings() -> list[Setting]:
-    """Return everything that any method tries."""
-    found = [(None, None, None, None, t) for t in (None, *TEMPERATURES)]
-    found += [(a, None, None, None, None) for a in ALPHAS]
-    found += [(None, None, s, b, None) for s in STRENGTHS for b in BALANCES]
-    for c in CANDIDATES:
-        names = ("alpha", "intercept", "refinement_ridge", "balance", "temperature")
-        found.append(tuple(c.get(name) for name in names))
-    return list(dict.fromkeys(found))
-
-
-def methods(grid: list[Setting]) -> dict[str, list[int]]:
-    """Return the places of the settings that each method chooses among, in its order."""
-    at = {setting: place for place, setting in enumerate(grid)}
+def methods() -> dict[str, list[Setting]]:
+    """Return the settings that each method chooses among, in its order."""
     names = ("alpha", "intercept", "refinement_ridge", "balance", "temperature")
     return {
-        "prior": [at[None, None, None, None, t] for t in TEMPERATURES],
-        "fedhip": [at[a, None, None, None, None] for a in ALPHAS],
-        "closed-ditto": [at[None, None, s, 1.0, None] for s in STRENGTHS],
-        "apfl": [at[None, None, s, b, None] for s in STRENGTHS for b in BALANCES],
-        "auto": [at[tuple(c.get(name) for name in names)] for c in CANDIDATES],
+        "prior": [(None, None, None, None, t) for t in TEMPERATURES],
+        "closed-ditto": [(None, None, s, 1.0, None) for s in STRENGTHS],
+        "apfl": [(None, None, s, b, None) for s in STRENGTHS for b in BALANCES],
+        "auto": [tuple(candidate.get(name) for name in names) for candidate in CANDIDATES],
+        "fedhip": [(a, None, None, None, None) for a in ALPHAS],
     }
 
 
@@ -268,13 +259,16 @@ def solver(rows: np.ndarray, targets: np.ndarray) -> Callable[[float], np.ndarra
     return lambda ridge: Factor.of(gram, ridge).solve(moment)
 
 
-def report(name: str, found: dict) -> None:
-    print(name)
-    for method, entry in found.items():
-        print(
-            f"  {method:14} {entry['chosen']:6.2f} ({entry['hindsight']:.2f})  {entry['setting']}",
-            flush=True,
-        )
+def report(name: str, found: list[dict]) -> None:
+    """Print what was chosen, each seed for itself, and one setting for all seeds in hindsight."""
+    print(f"{name}, {len(found)} seeds", flush=True)
+    for method in found[0]:
+        each = [seed[method] for seed in found]
+        common = set.intersection(*(set(seed["tried"]) for seed in each))
+        hindsight = max(np.mean([seed["tried"][key] for seed in each]) for key in common)
+        chosen = np.mean([seed["chosen"] for seed in each])
+        settings = "; ".join(dict.fromkeys(seed["setting"] for seed in each))
+        print(f"  {method:15} {chosen:.2f} ({hindsight:.2f})  {settings}", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,13 @@ _SMALL = 128  # unless there are so few features that all ridges can be tried
 _GAP = 4  # between the first ridges that are tried
 _SAMPLES_PER_RIDGE = 30  # a guess of how samples and ridge go together, where a search begins
 _ALIKE = 1e-9  # errors that differ by less than this share are rounding; the larger ridge is taken
+# Of a shared head the smallest ridge is taken whose error is at most so much above the least, as a
+# share: squared error likes more ridge than accuracy does.
+SLACK = 0.01
+_FURTHEST = 4  # places below the least error to go down to with slack: a tenth of its ridge
 
 
-def resolved(ridge: Ridge, total: Statistics) -> float:
+def resolved(ridge: Ridge, total: Statistics, slack: float = SLACK) -> float:
     """Return the ridge to solve a total with: the given one, or the best where it is "auto".
 
     Examples
@@ -36,7 +40,7 @@ def resolved(ridge: Ridge, total: Statistics) -> float:
     >>> resolved(3.0, Statistics.zero())
     3.0
     """
-    return best_ridge(total) if ridge == "auto" else float(ridge)
+    return best_ridge(total, slack=slack) if ridge == "auto" else float(ridge)
 
 
 def generalized_error(total: Statistics, ridge: float) -> float:
@@ -47,11 +51,13 @@ def generalized_error(total: Statistics, ridge: float) -> float:
     return _error_of(total)(ridge)
 
 
-def best_ridge(total: Statistics, ridges: Sequence[float] = RIDGES) -> float:
+def best_ridge(total: Statistics, ridges: Sequence[float] = RIDGES, *, slack: float = 0.0) -> float:
     """Return the ridge with the smallest generalized cross-validation error.
 
     Of many features a few of the ridges are tried, each with one factorization: three to begin
     with, then further out or where the parabola through the best and its neighbors is lowest.
+    With `slack` it is the smallest ridge whose error is at most that share above, but no smaller
+    than a tenth; between ridges that were tried the error is taken to lie on a straight line.
 
     Examples
     --------
@@ -62,7 +68,8 @@ def best_ridge(total: Statistics, ridges: Sequence[float] = RIDGES) -> float:
     >>> best_ridge(Statistics.of(Grid()(digits.x), Labels(digits.y, digits.classes)))
     0.56
     """
-    return _search(_error_of(total), ridges, *_effort(total, ridges))
+    tried = _tried(_error_of(total), ridges, *_effort(total, ridges))
+    return ridges[_slackened(tried, slack)]
 
 
 def error_at_new_clients(total: Statistics, clients: Iterable[Statistics], ridge: float) -> float:
@@ -93,11 +100,12 @@ def best_ridge_for_new_clients(
     """
     if all(own.count in (0, total.count) for own in clients()):
         return best_ridge(total, ridges)
-    return _search(
+    tried = _tried(
         lambda ridge: error_at_new_clients(total, clients(), ridge),
         ridges,
         *_effort(total, ridges),
     )
+    return ridges[_lowest(tried)]
 
 
 def _effort(total: Statistics, ridges: Sequence[float]) -> tuple[float, int]:
@@ -125,10 +133,10 @@ def _error_of(total: Statistics) -> Callable[[float], float]:
     return error
 
 
-def _search(
+def _tried(
     error: Callable[[float], float], ridges: Sequence[float], guess: float, trials: int
-) -> float:
-    """Return the best of at most so many ridges, tried from a guess on."""
+) -> dict[int, float]:
+    """Return the errors of at most so many ridges, by place, tried from a guess on."""
     last = len(ridges) - 1
     tried: dict[int, float] = {}
 
@@ -150,7 +158,19 @@ def _search(
         look(place)
     if not np.isfinite(min(tried.values())):
         raise SolveError("no ridge makes the Gram matrix regular; check the features")
-    return ridges[_lowest(tried)]
+    return tried
+
+
+def _slackened(tried: dict[int, float], slack: float) -> int:
+    """Return the first place from which on the error is at most that share above the least."""
+    best = _lowest(tried)
+    if not slack:
+        return best
+    finite = sorted(place for place in tried if np.isfinite(tried[place]) and place <= best)
+    below = np.arange(max(finite[0], best - _FURTHEST), best + 1)
+    errors = np.interp(below, finite, [tried[place] for place in finite])
+    above = np.flatnonzero(errors > tried[best] * (1 + slack))
+    return int(below[above[-1] + 1 if len(above) else 0])
 
 
 def _lowest(tried: dict[int, float]) -> int:

@@ -26,8 +26,8 @@ class AFL:
     Parameters
     ----------
     ridge
-        Weight of the head's squared norm, for features of unit size. "auto" takes the one with the
-        smallest generalized cross-validation error, which the sum alone tells. "clients" takes the
+        Weight of the head's squared norm, for features of unit size. "auto" takes the least with
+        nearly the smallest generalized cross-validation error, which the sum alone tells. "clients" takes the
         one that does best at each client when it is left out: the server sees every client's
         statistics and factorizes once for each of them and each ridge it tries.
     lift

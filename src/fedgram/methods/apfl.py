@@ -33,7 +33,7 @@ class APFL:
     ----------
     ridge
         Weight of the primary head's squared norm (beta in the paper), for features of unit size;
-        "auto" takes the one with the smallest generalized cross-validation error.
+        "auto" takes the least with nearly the smallest generalized cross-validation error.
     refinement_ridge
         The same for a client's own head (gamma). "auto" takes the one that gets the most samples
         right, over all clients, when each is left out of both streams; clients answer with counts.

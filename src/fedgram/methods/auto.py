@@ -42,8 +42,8 @@ class Auto:
     Parameters
     ----------
     ridge
-        Weight of the shared head's squared norm, for features of unit size; "auto" takes the one
-        with the smallest generalized cross-validation error.
+        Weight of the shared head's squared norm, for features of unit size; "auto" takes the
+        least with nearly the smallest generalized cross-validation error.
     lift
         Random projection and activation before the shared head; width 0 for none.
     refinement

@@ -23,8 +23,8 @@ class Central:
     Parameters
     ----------
     ridge
-        Weight of the head's squared norm, for features of unit size; "auto" takes the one with the
-        smallest generalized cross-validation error.
+        Weight of the head's squared norm, for features of unit size; "auto" takes the least with
+        nearly the smallest generalized cross-validation error.
     lift
         Random projection and activation before the head; width 0 for none.
     """

@@ -33,8 +33,8 @@ class ClosedDitto:
         right, over all clients, when each is left out of everything; clients are sent the total
         for that and answer with counts.
     ridge
-        Weight of the shared head's squared norm, for features of unit size; "auto" takes the one
-        with the smallest generalized cross-validation error.
+        Weight of the shared head's squared norm, for features of unit size; "auto" takes the
+        least with nearly the smallest generalized cross-validation error.
     lift
         Random projection and activation before the head; width 0 for none.
     """

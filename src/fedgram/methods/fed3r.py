@@ -26,8 +26,8 @@ class Fed3R:
     Parameters
     ----------
     ridge
-        Weight of the head's squared norm, for features of unit size; "auto" takes the one with the
-        smallest generalized cross-validation error.
+        Weight of the head's squared norm, for features of unit size; "auto" takes the least with
+        nearly the smallest generalized cross-validation error.
     normalize
         Divide each column of the head by its norm.
     only_local_labels

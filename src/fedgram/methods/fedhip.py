@@ -93,7 +93,8 @@ class FedHiP:
         """Return what everybody may be sent, the total in it, and alpha."""
         if total.count <= 0:
             raise SolveError(f"nothing to solve: the total holds {total.count} samples")
-        whole = Whole(total=total, ridge=resolved(self.ridge, total))
+        # No slack: this ridge holds personal heads too, and they need it.
+        whole = Whole(total=total, ridge=resolved(self.ridge, total, slack=0.0))
         if self.alpha != "auto":
             return whole, whole, self.alpha
         ballot = federation.sum(self.left_out, whole)

@@ -44,8 +44,8 @@ class Prior:
     smoothing
         So many samples with everybody's frequencies are added to each client's.
     ridge
-        Weight of the head's squared norm, for features of unit size; "auto" takes the one with the
-        smallest generalized cross-validation error.
+        Weight of the head's squared norm, for features of unit size; "auto" takes the least with
+        nearly the smallest generalized cross-validation error.
     lift
         Random projection and activation before the head; width 0 for none.
     """
