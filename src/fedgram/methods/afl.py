@@ -27,9 +27,9 @@ class AFL:
     ----------
     ridge
         Weight of the head's squared norm, for features of unit size. "auto" takes the least with
-        nearly the smallest generalized cross-validation error, which the sum alone tells. "clients" takes the
-        one that does best at each client when it is left out: the server sees every client's
-        statistics and factorizes once for each of them and each ridge it tries.
+        nearly the smallest generalized cross-validation error, which the sum alone tells.
+        "clients" takes the one that does best at each client when it is left out: the server sees
+        every client's statistics and factorizes once for each of them and each ridge it tries.
     lift
         Random projection and activation before the head; width 0 for none.
 
