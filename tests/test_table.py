@@ -652,8 +652,9 @@ def test_a_try_of_a_long_run_is_short_and_chooses_no_rate():
         scoring={"every": 3},
     )
     fedavg, afl = runs_of(found)
+    assert trial(fedavg)["scoring"]["every"] == 2
     assert trial(fedavg)["method"]["fedavg"] == {
-        "rounds": 6,
+        "rounds": 4,
         "rate": 0.1,
         "pilot": 5,
         "epochs": 2,

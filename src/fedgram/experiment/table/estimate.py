@@ -12,7 +12,8 @@ from fedgram.experiment.table.runs import Run, Source
 from fedgram.training import Training, grid_rate
 
 LONG = 20  # rounds from which a run is tried with a few before the table begins
-TRIAL = 2  # scored ones, that few
+TRIAL = 2  # scored ones, that few,
+SCORED = 2  # every other of them: that tells rounds and scorings apart
 PILOTS = 4  # rates that are tried, as a rule
 _COPIES = 4  # of the features: as stored, on the grid, dealt out, and those under way
 _SQUARES = 6  # of feature by feature: sums, their parts, a solve
@@ -76,7 +77,9 @@ def trial(run: Run) -> dict[str, Any]:
     """Return the configuration of a short try of a run; one that is short stays as it is."""
     plain = run.settings.plain()
     if run.rounds >= LONG:
-        changes: dict[str, Any] = {"rounds": min(run.rounds, TRIAL * run.settings.scoring.every)}
+        every = min(run.settings.scoring.every, SCORED)
+        plain["scoring"] = {**plain["scoring"], "every": every}
+        changes: dict[str, Any] = {"rounds": TRIAL * every}
         if _pilots(run):
             changes["rate"] = grid_rate(0)
         plain["method"] = {run.method: {**plain["method"].get(run.method, {}), **changes}}
@@ -96,23 +99,27 @@ def extrapolated(rounds: int, ends: Sequence[float], end: float, *, every: int =
     rounds
         How many the run will have.
     ends
-        When each round of the try was over, in seconds.
+        When each round of the try was over, in seconds, and scored if it was.
     end
         When all of it was.
     every
-        Every so many rounds are scored.
+        Every so many rounds of the run are scored; of the try every other one, or all as in it.
 
     Examples
     --------
     >>> extrapolated(200, [5.0, 7.0], 8.0)  # 3 s before the first round, 2 s each, 1 s after
     404.0
-    >>> extrapolated(20, [1.0, 4.0, 5.0, 8.0], 8.0, every=2)  # scoring takes 2 s
-    40.0
+    >>> extrapolated(20, [1.0, 4.0, 5.0, 8.0], 8.0, every=5)  # scoring takes 2 s
+    28.0
     """
-    if len(ends) <= every:
+    if len(ends) <= min(every, SCORED):
         return end
-    each = (ends[-1] - ends[-1 - every]) / every
-    return end + (rounds - len(ends)) * each
+    each = ends[-1] - ends[-2]
+    if every == 1:
+        return end + (rounds - len(ends)) * each
+    alone = ends[-2] - ends[-3]
+    scorings = max(0.0, rounds / every - len(ends) / SCORED)
+    return end + (rounds - len(ends)) * alone + scorings * max(0.0, each - alone)
 
 
 def side_by_side(runs: Sequence[Run], wanted: int) -> int:
