@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -225,24 +226,25 @@ def scorer(site: Site, whole: Whole, lift: Lift) -> Callable[..., tuple]:
     own = Own.of(site.train, whole, lift, counted=True)
     rows, new = (s.features.values.astype(np.float64) for s in (site.train, site.test))
     squared = site.train.features.space.unit**2
-    refined, reweighed = own.refined(rows), own.reweighed()
+    refined, reweighed = cache(lambda: own.refined(rows)), cache(own.reweighed)
     constant = own.refined(np.ones((len(rows), 1)))
     shared, white = whole.rows(site.test, lift), own.white
     near = whole.factor.whitened(shared)
     shared = shared @ whole.head
-    second, heavier = solver(rows, own.residual), solver(white, own.residual)
+    second = cache(lambda: solver(rows, own.residual))
+    heavier = cache(lambda: solver(white, own.residual))
     streams: dict[float, tuple] = {}
 
     def scores(alpha, intercept, ridge, balance) -> tuple:
         if alpha:
-            return reweighed(alpha), shared + near @ heavier(1 / alpha)
+            return reweighed()(alpha), shared + near @ heavier()(1 / alpha)
         if intercept:
             shift = own.residual.sum(axis=0) / (len(rows) + intercept)
             return own.shared() + constant(intercept), shared + shift
         if not balance:
             return own.shared(), shared
         if ridge not in streams:
-            streams[ridge] = refined(ridge / squared), new @ second(ridge / squared)
+            streams[ridge] = refined()(ridge / squared), new @ second()(ridge / squared)
         return tuple(
             a + balance * b for a, b in zip((own.shared(), shared), streams[ridge], strict=True)
         )
