@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,14 @@ class Cabinet:
         self._write(f"answer-{serial}-{kind}", about.encode() + answer)
         self._tidy("answer-*", serial - _KEPT)
 
+    def last_state(self, *, before: int) -> int:
+        """Return the number of the exchange that left the state, 0 where none has."""
+        return max((n for n in self._numbers("state-*") if n < before), default=0)
+
     def state(self, *, before: int) -> MutableMapping[str, Any]:
         """Return the state that the exchange of this number begins with."""
-        numbers = [n for n in self._numbers("state-*") if n < before]
-        if not numbers:
-            return {}
-        state: dict[str, Any] = codec.load(self._run / f"state-{max(numbers)}")
+        number = self.last_state(before=before)
+        state: dict[str, Any] = codec.load(self._run / f"state-{number}") if number else {}
         return state
 
     def keep_state(self, serial: int, state: MutableMapping[str, Any]) -> None:
@@ -85,14 +87,17 @@ class Cabinet:
         """Keep this side of a secure sum; an empty one when its secrets are spent."""
         self._write(self._party(session).name, codec.encode(party))
 
-    def statistics(self, known: str) -> Any:
-        """Return what a step without broadcast gave for the same samples and settings."""
+    def statistics(self, known: str) -> tuple[Any, dict[str, Any]] | None:
+        """Return what a step without broadcast gave for the same samples and settings, and left."""
         path = self._statistics / known
-        return codec.load(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        kept = codec.load(path)
+        return kept["value"], kept["state"]
 
-    def keep_statistics(self, known: str, value: Any) -> None:
-        """Keep what a step without broadcast gave; other settings have other names."""
-        codec.save(self._statistics / known, value)
+    def keep_statistics(self, known: str, value: Any, state: Mapping[str, Any]) -> None:
+        """Keep what a step without broadcast gave and left; other settings have other names."""
+        codec.save(self._statistics / known, {"value": value, "state": dict(state)})
 
     def clear(self, round_: int) -> None:
         """Keep nothing of the run but its last answers and the final model: both may be wanted."""

@@ -63,6 +63,20 @@ class Terms:
 
 
 @codec.register
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A step that a site is not asked for in this run: the server holds its answer already.
+
+    What the step remembers is nowhere but at the site, which does it for itself when it is asked
+    for the next one.
+    """
+
+    serial: int
+    draw: int
+    step: str
+
+
+@codec.register
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request:
     """One question, often the same to all sites.
@@ -77,6 +91,8 @@ class Request:
         Name of the method's own function that answers.
     broadcast
         What the step is given.
+    held
+        Earlier steps of this run that the site was not asked for.
     """
 
     terms: Terms
@@ -85,6 +101,7 @@ class Request:
     draw: int = 0
     step: str = ""
     broadcast: Any = None
+    held: tuple[Held, ...] = ()
 
 
 @codec.register
@@ -140,8 +157,9 @@ def read_request(content: bytes) -> Request:
     request = codec.decode(content, origin="request")
     if not isinstance(request, Request) or not isinstance(request.terms, Terms):
         raise DataError("not a request of a fedgram server")
-    if request.kind not in get_args(Kind) or not (
-        _counts(request.serial) and _counts(request.draw)
+    asked: tuple[Request | Held, ...] = (request, *request.held)
+    if request.kind not in get_args(Kind) or not all(
+        _counts(each.serial) and _counts(each.draw) for each in asked
     ):
         raise DataError("a request of no known kind; install the same fedgram as the server")
     return request

@@ -21,16 +21,22 @@ _SLACK = 1e-9  # of a product of 64-bit integers taken in float64: far above its
 
 
 def example(
-    step: Callable[[Client, Any], Any], broadcast: Any, space: Space, classes: tuple[str, ...]
+    step: Callable[[Client, Any], Any],
+    broadcast: Any,
+    space: Space,
+    classes: tuple[str, ...],
+    state: dict[str, Any] | None = None,
 ) -> Any:
     """Return what a step makes of one sample: the form that every honest answer has.
 
-    Every method works for a client of one sample with empty state, so the server can be one.
+    Every method works for a client of one sample with empty state, so the server can be one. What
+    the step remembers is put into `state`.
     """
+    state = {} if state is None else state
     dtype = np.int8 if 0 < space.bound <= np.iinfo(np.int8).max else np.int64
     row = Features(np.ones((1, space.width), dtype if space.exact else np.float64), space)
     samples = Samples(row, Labels(np.zeros(1, np.int64), classes))
-    return step(Client(id="", train=samples, valid=samples.take([]), state={}), broadcast)
+    return step(Client(id="", train=samples, valid=samples.take([]), state=state), broadcast)
 
 
 def require_form(value: Any, like: Any) -> None:

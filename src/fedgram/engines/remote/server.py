@@ -17,6 +17,7 @@ from fedgram.engines.remote.members import Members
 from fedgram.engines.remote.messages import (
     Answer,
     Delivery,
+    Held,
     Kind,
     Request,
     Scoring,
@@ -53,8 +54,8 @@ class Remote:
         Gives where contributions of a kind are kept one by one, if they are.
     private
         Refuse `gather`, and score by sums.
-    on_ask, on_reply
-        As of `InProcess`.
+    on_ask
+        Called after each exchange with its record.
     """
 
     def __init__(
@@ -67,7 +68,6 @@ class Remote:
         members: Callable[[str], Members] | None = None,
         private: bool = False,
         on_ask: Callable[[Ask], None] | None = None,
-        on_reply: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self._post = post
         self._names = sorted(names)
@@ -76,8 +76,8 @@ class Remote:
         self._members = members
         self._private = private
         self._on_ask = on_ask
-        self._on_reply = on_reply
         self._asked = self._serial = 0
+        self._held: dict[str, tuple[Held, ...]] = {}  # what sites were not asked for, by name
         self.asks: list[Ask] = []
 
     @property
@@ -101,7 +101,7 @@ class Remote:
             # A step that gives statistics asks for their total.
             kept = self._collected(self._members, step, like)
             return kept.total(self._terms.classes)  # type: ignore[return-value]
-        total: Total = self._summed("step", step_name(step), broadcast, names, like)
+        total: Total = self._summed(step_name(step), broadcast, names, like)
         return total
 
     def gather(
@@ -115,8 +115,8 @@ class Remote:
             each = self._collected(self._members, step, like).each(self._terms.classes)
             yield from each  # type: ignore[misc]
             return
-        request = self._request("step", step_name(step), broadcast)
-        yield from self._gathered("train", step_name(step), dict.fromkeys(names, request), like)
+        requests = self._requests(step_name(step), broadcast, names)
+        yield from self._gathered("train", step_name(step), requests, like)
 
     def evaluate(self, step: Task, shared: Any) -> Iterator[tuple[str, Evaluated | Evaluation]]:
         """Yield what scoring finds at each site, or the sum over all where only that is seen."""
@@ -151,20 +151,29 @@ class Remote:
     def _example(self, step: Callable[..., Any], broadcast: Any) -> Any:
         return example(step, broadcast, self._terms.space, self._terms.classes)
 
-    def _mark(self, step: Callable[..., Any]) -> str:
-        """Return what tells contributions apart that must not be added: what one sample gives."""
-        return codec.digest(example(step, None, self._terms.space, ("one", "two")))
+    def _mark(self, step: Callable[..., Any], state: dict[str, Any] | None = None) -> str:
+        """Return what tells contributions apart that must not be added: what one sample gives.
+
+        What the step remembers is put into `state`.
+        """
+        return codec.digest(example(step, None, self._terms.space, ("one", "two"), state))
 
     def _parts(self, kind: Kind, shared: Any, about_part: Callable[[Any], Any]) -> dict[str, bytes]:
         """Return every site's request about its part of a shared result, most often the same."""
-        made: dict[int, bytes] = {}
+        made: dict[tuple[int, tuple[Held, ...]], bytes] = {}
         requests = {}
         for name in self._names:
-            part = delivery(shared, name)
-            if id(part) not in made:
-                made[id(part)] = self._request(kind, kind, about_part(part))
-            requests[name] = made[id(part)]
+            part, held = delivery(shared, name), self._held.get(name, ())
+            if (id(part), held) not in made:
+                made[id(part), held] = self._request(kind, kind, about_part(part), held)
+            requests[name] = made[id(part), held]
         return requests
+
+    def _requests(self, step: str, broadcast: Any, names: Iterable[str]) -> dict[str, bytes]:
+        """Return every site's request to do a step, the same for those who were asked alike."""
+        held = {name: self._held.get(name, ()) for name in names}
+        made = {each: self._request("step", step, broadcast, each) for each in set(held.values())}
+        return {name: made[each] for name, each in held.items()}
 
     def _nobody(self) -> Evaluation:
         """Return the form that scores have."""
@@ -180,44 +189,51 @@ class Remote:
         self, members: Callable[[str], Members], step: Callable[..., Any], like: Any
     ) -> Members:
         """Ask those whose contribution is not kept yet, and keep each before the next is read."""
-        kept = members(self._mark(step))
+        state: dict[str, Any] = {}
+        kept, count = members(self._mark(step, state)), Count()
         missing = kept.missing(self._names)
-        request, count = self._request("step", step_name(step), None), Count()
-        for name, cost in self._journal.begun(self._serial).items():
+        requests = self._requests(step_name(step), None, missing)
+        joined = self._journal.begun(self._serial)
+        for name, cost in joined.items():
             if name not in missing:  # it joined before a restart
                 count.add(cost)
-        present = len(self._names) - len(missing)
-        needed = max(0, self._post.needed(len(self._names)) - present)
+        present = set(self._names) - set(missing)
+        needed = max(0, self._post.needed(len(self._names)) - len(present))
+        if state:
+            self._hold(present - joined.keys(), step_name(step))
 
         def check(name: str, _: Answer) -> None:
             if reason := kept.refusal(name):
                 raise MismatchError(f"it {reason}")
 
-        for received in self._answers(
-            dict.fromkeys(missing, request), like, needed=needed, also=check
-        ):
+        for received in self._answers(requests, like, needed=needed, also=check):
             self._journal.put(self._serial, received.client, received.cost)
             kept.join(received.client, received.answer.value)
             count.add(received.cost)
-            self._tell(step_name(step), count.clients, len(self._names))
         self._note(count.ask("train", step_name(step)))
         return kept
 
-    def _summed(
-        self, kind: Kind, step: str, broadcast: Any, names: Sequence[str], like: Total
-    ) -> Total:
-        request = self._request(kind, step, broadcast)
-        key = codec.digest([step, about(request), list(names)])
+    def _hold(self, names: Iterable[str], step: str) -> None:
+        """Tell sites, with all that they are asked later, that they were not asked for this step.
+
+        What it remembers would be missing in their state.
+        """
+        held = Held(serial=self._serial, draw=self._asked, step=step)
+        for name in names:
+            self._held[name] = (*self._held.get(name, ()), held)
+
+    def _summed(self, step: str, broadcast: Any, names: Sequence[str], like: Total) -> Total:
+        requests = self._requests(step, broadcast, names)
+        key = codec.digest([step, {name: about(request) for name, request in requests.items()}])
         if self._replayed(key):
             replayed: Total = next(value for _, value in self._journal.values(self._serial))
             return replayed
         count = Count()
         total: Total | None = None
-        for received in self._answers(dict.fromkeys(names, request), like):
+        for received in self._answers(requests, like):
             value = received.answer.value
             total = value if total is None else total + value
             count.add(received.cost)
-            self._tell(step, count.clients, len(names))
         if total is None:
             raise FederationError(f"nobody answered {step}; the log says why")
         self._journal.put(self._serial, "total", total)
@@ -234,7 +250,6 @@ class Remote:
                 self._journal.put(self._serial, received.client, received.answer.value)
                 names.append(received.client)
                 count.add(received.cost)
-                self._tell(step, count.clients, len(requests))
             self._close(key, count.ask(phase, step), names)
         yield from self._journal.values(self._serial)
 
@@ -256,7 +271,7 @@ class Remote:
 
         return self._post.ask(requests, needed=needed, check=check, limit=limit)
 
-    def _request(self, kind: Kind, step: str, broadcast: Any) -> bytes:
+    def _request(self, kind: Kind, step: str, broadcast: Any, held: tuple[Held, ...] = ()) -> bytes:
         return codec.encode(
             Request(
                 terms=self._terms,
@@ -265,6 +280,7 @@ class Remote:
                 draw=self._asked,
                 step=step,
                 broadcast=broadcast,
+                held=held,
             )
         )
 
@@ -283,10 +299,6 @@ class Remote:
         self.asks.append(ask)
         if self._on_ask:
             self._on_ask(ask)
-
-    def _tell(self, step: str, done: int, asked: int) -> None:
-        if self._on_reply:
-            self._on_reply(step, done, asked)
 
 
 def _require_answer(value: Any, like: Any, *, among: int) -> None:
