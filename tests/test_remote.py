@@ -2,45 +2,73 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
 import pytest
-from remote_support import in_process, served
+from remote_support import done, require_same, served
 
-CLOSED = ["afl", "fedhip", "apfl", "fed3r", "fedcgs", "local"]
+from fedgram.method import make, names
+
+LAYERS = {"image": [8, 8, 1], "layers": "conv 4 3x3 max 2, dense 8"}
+BLOCKS = {"blocks": 2, "width": 16}
+CLOSED = {
+    "afl": {},
+    "fedhip": {},
+    "apfl": {},
+    "fed3r": {},
+    "fedcgs": {},
+    "local": {},
+    "auto": {"by_client": True, "classes_alike": True},
+    "prior": {},
+    "lda": {},
+    "intercept": {"strength": "auto"},
+    "closed-ditto": {},
+    "closed-pfedme": {"strength": "auto"},
+    "closed-maml": {},
+    "fedacnnl": LAYERS,
+    "pfedacnnl": {**LAYERS, "groups": 2, "strength": "auto"},
+    "deepafl": BLOCKS,
+    "deepafl-apfl": BLOCKS,
+    "deepafl-fedhip": BLOCKS,
+}
+LITTLE = {"clients": 3, "dirichlet": 1.0, "valid_fraction": 0.1, "test_fraction": 0.7}
+
+
+def test_all_closed_form_methods_are_here():
+    grown = {name for name in names() if hasattr(make(name), "rounds")}
+    assert set(names()) - grown == {*CLOSED, "central"}  # which asks for samples
 
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_closed_form_methods_are_the_same_to_the_bit(tmp_path, name):
-    out, config, _, _ = served(tmp_path, name)
-    expected = in_process(config, name)
-    done = json.loads((out / f"{name}.done").read_text())
-    assert done["shared_digest"] == expected.shared_digest
-    assert done["model_digest"] == expected.model_digest
-    assert done["accuracy"]["client_mean"] == expected.accuracy["client_mean"]
+    out, config, _, _ = served(tmp_path, name, clients=3, data=LITTLE, method={name: CLOSED[name]})
+    require_same(out, config, name)
+
+
+@pytest.mark.parametrize("filters", ["shared", "position", "backward"])
+def test_codes_of_classes_are_not_taken_for_classes(tmp_path, filters):
+    """In a layer of one channel every sample has one number of size one, as with classes."""
+    layers = {"layers": "dense 1", "filters": filters}
+    out, config, _, _ = served(
+        tmp_path, "fedacnnl", clients=3, data=LITTLE, method={"fedacnnl": layers}
+    )
+    require_same(out, config, "fedacnnl")
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "scaffold", "fedpcl", "fedala"])
 def test_gradient_methods_are_the_same(tmp_path, name):
     short = {"rounds": 3, "epochs": 1, "rate": 0.1}
     out, config, _, _ = served(tmp_path, name, method={name: short})
-    expected = in_process(config, name)
-    done = json.loads((out / f"{name}.done").read_text())
-    assert done["shared_digest"] == expected.shared_digest
-    assert done["model_digest"] == expected.model_digest
+    require_same(out, config, name)
 
 
-@pytest.mark.parametrize("name", ["afl", "fedhip", "apfl", "fedavg"])
+@pytest.mark.parametrize("name", ["afl", "fedhip", "apfl", "auto", "fedacnnl", "fedavg"])
 def test_secure_sums_are_the_same_too(tmp_path, name):
-    short = {"fedavg": {"rounds": 2, "epochs": 1, "rate": 0.1}}
+    short = {"fedavg": {"rounds": 2, "epochs": 1, "rate": 0.1}, "fedacnnl": LAYERS}
     out, config, _, _ = served(tmp_path, name, engine={"secure": True}, method=short)
-    expected = in_process(config, name)
-    done = json.loads((out / f"{name}.done").read_text())
-    assert done["shared_digest"] == expected.shared_digest
-    assert done["accuracy"]["client_mean"] == expected.accuracy["client_mean"]
-    assert done["model_digest"] is None
+    require_same(out, config, name, personal=False)
+    assert done(out, name)["model_digest"] is None
 
 
 @pytest.mark.parametrize("secure", [False, True])

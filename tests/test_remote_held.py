@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from remote_support import StandIn, done, federation, in_process, kind, offices, served
+from remote_support import StandIn, federation, kind, offices, require_same, served
 
 from fedgram.federated.serve import serve
 
@@ -15,14 +15,6 @@ CHOOSING = {
     "fedhip": {"alpha": "auto"},
     "apfl": {"refinement_ridge": "auto", "balance": "auto"},
 }
-
-
-def require_same(out, config, name):
-    """Compare what was chosen, on which counts, and the models with those of one process."""
-    expected, found = in_process(config, name).plain(), done(out, name)
-    for part in ("settled", "shared_digest", "model_digest"):
-        assert expected[part] is not None
-        assert found[part] == expected[part]
 
 
 def asked(carrier):

@@ -38,7 +38,7 @@ def client(samples):
 def check(value, like=None, among=1):
     like = value if like is None else like
     require_form(value, like)
-    require_possible(value, like, among=among)
+    require_possible(value, like, classes=CLASSES, among=among)
 
 
 CLOSED = [name for name in names() if hasattr(make(name), "statistics")]

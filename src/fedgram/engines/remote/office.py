@@ -237,7 +237,7 @@ class Office:
             value = step(client, request.broadcast)
         if _holds_samples(value):
             raise PrivacyError(f"{request.step} would send samples, and they never leave a site")
-        require_possible(value, value)  # under masks nobody else can
+        require_possible(value, value, classes=terms.classes)  # under masks nobody else can
 
         def keep() -> None:
             if state:

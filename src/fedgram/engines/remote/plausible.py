@@ -68,17 +68,18 @@ def _require_numbers(name: str, value: Any, like: Any) -> None:
         raise DataError(f"{name} holds values that are not finite numbers")
 
 
-def require_possible(value: Any, like: Any, *, among: int = 1) -> None:
+def require_possible(value: Any, like: Any, *, classes: tuple[str, ...], among: int = 1) -> None:
     """Refuse sums that no samples could have given; `like` is what one sample gives.
 
-    Of so many sites `among` whom it is, none may take all the room that their total has. What
-    passes may still be false: a site can lie within what is possible.
+    Targets may be something else than the samples' `classes`, such as codes of them. Of so many
+    sites `among` whom it is, none may take all the room that their total has. What passes may still
+    be false: a site can lie within what is possible.
     """
     if isinstance(value, Statistics):
         if value.count * among > value.space.most_samples:
             raise DataError("more samples than leave room for those of the others")
         _require_gram(value)
-        if like.energy == like.count:  # targets are classes, one for each sample
+        if like.energy == like.count and like.classes == classes:  # one class for each sample
             _require_class_sums(value)
     elif isinstance(value, Weighted):
         _require_weights(value, among)
@@ -89,7 +90,7 @@ def require_possible(value: Any, like: Any, *, among: int = 1) -> None:
             raise DataError("a scoring that took less than no time or work")
         for field in dataclasses.fields(value):
             ours, theirs = getattr(like, field.name), getattr(value, field.name)
-            require_possible(theirs, ours, among=among)
+            require_possible(theirs, ours, classes=classes, among=among)
 
 
 def _require_weights(value: Weighted, among: int) -> None:

@@ -265,7 +265,7 @@ class Remote:
         limit = _LEAST_ROOM + _ROOM * codec.size(like)
 
         def check(name: str, answer: Answer) -> None:
-            _require_answer(answer.value, like, among=len(self._names))
+            _require_answer(answer.value, like, self._terms.classes, among=len(self._names))
             if also:
                 also(name, answer)
 
@@ -301,7 +301,7 @@ class Remote:
             self._on_ask(ask)
 
 
-def _require_answer(value: Any, like: Any, *, among: int) -> None:
+def _require_answer(value: Any, like: Any, classes: tuple[str, ...], *, among: int) -> None:
     """Refuse an answer that is not of this form, or cannot be true."""
     require_form(value, like)
     if isinstance(value, Evaluated):
@@ -310,7 +310,7 @@ def _require_answer(value: Any, like: Any, *, among: int) -> None:
         value, like = value.sums, like.sums
         require_form(value, like)
     if isinstance(value, Additive):
-        require_possible(value, like, among=among)
+        require_possible(value, like, classes=classes, among=among)
 
 
 @dataclass(kw_only=True)
