@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from fedgram.errors import PrivacyError
+from fedgram.errors import ConfigError, PrivacyError
 from fedgram.evaluation import Evaluated, Evaluation, Task
 from fedgram.federation import Ask, Federation, step_name
 
@@ -37,6 +37,18 @@ def client_rng(seed: int, client: str, ask: int) -> np.random.Generator:
 def server_rng(seed: int, asked: int, purpose: int = SERVER) -> np.random.Generator:
     """Return the server's randomness after so many asks."""
     return np.random.default_rng(np.random.SeedSequence([seed, asked, purpose]))
+
+
+def asked(
+    step: Callable[..., Any], clients: Iterable[str] | None, members: Sequence[str]
+) -> Sequence[str]:
+    """Return which of the members are asked, sorted; there must be some, and no strangers."""
+    names = members if clients is None else sorted(set(clients))
+    unknown = sorted(set(names) - set(members))
+    if unknown or not names:
+        missing = f"{', '.join(unknown)} not in it" if unknown else "nobody to ask"
+        raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
+    return names
 
 
 def refusal(step: Callable[..., Any]) -> PrivacyError:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedgram import codec, work
 from fedgram.client import Client, Site
-from fedgram.engines.engine import DROPOUT, SCORING, client_rng, refusal, server_rng
+from fedgram.engines.engine import DROPOUT, SCORING, asked, client_rng, refusal, server_rng
 from fedgram.errors import ConfigError, DataError, FedgramError
 from fedgram.federation import Ask, Phase, Reply, Step, Total, delivery, step_name
 
@@ -162,11 +162,7 @@ class InProcess:
         self, step: Step[Result], broadcast: Any, clients: Iterable[str] | None
     ) -> tuple[Sequence[str], Callable[[str], tuple[Result, int]]]:
         """Begin an ask: return who is asked, and what makes a client's reply and operations."""
-        names = self.clients if clients is None else sorted(set(clients))
-        unknown = [name for name in names if name not in self._sites]
-        if unknown or not names:
-            missing = f"{', '.join(unknown)} not in it" if unknown else "nobody to ask"
-            raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
+        names = asked(step, clients, self.clients)
         self._asked += 1
         number = self._asked
 

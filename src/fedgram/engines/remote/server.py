@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedgram import codec
-from fedgram.engines.engine import refusal, server_rng
+from fedgram.engines.engine import asked, refusal, server_rng
 from fedgram.engines.remote.journal import Journal
 from fedgram.engines.remote.members import Members
 from fedgram.engines.remote.messages import (
@@ -26,7 +26,7 @@ from fedgram.engines.remote.messages import (
 )
 from fedgram.engines.remote.plausible import example, require_form, require_possible
 from fedgram.engines.remote.post import Check, Post, Received
-from fedgram.errors import ConfigError, DataError, FederationError, MismatchError
+from fedgram.errors import DataError, FederationError, MismatchError
 from fedgram.evaluation import Evaluated, Evaluation, Task
 from fedgram.federation import Ask, Phase, Reply, Step, Total, delivery, step_name
 from fedgram.group import Additive
@@ -121,11 +121,11 @@ class Remote:
     def evaluate(self, step: Task, shared: Any) -> Iterator[tuple[str, Evaluated | Evaluation]]:
         """Yield what scoring finds at each site, or the sum over all where only that is seen."""
         self._serial += 1
-        asked = self._parts(
+        requests = self._parts(
             "score", shared, lambda part: Scoring(part=part, round=step.round, best=step.best)
         )
         like = Evaluated(sums=self._nobody(), model_digest="")
-        for name, found in self._gathered("score", "score", asked, like):
+        for name, found in self._gathered("score", "score", requests, like):
             yield name, found.sums if self._private else found
 
     def deliver(self, shared: Any, round_: int) -> None:
@@ -141,12 +141,7 @@ class Remote:
     def _begin(self, step: Callable[..., Any], clients: Iterable[str] | None) -> Sequence[str]:
         self._serial += 1
         self._asked += 1
-        names = self._names if clients is None else sorted(set(clients))
-        unknown = [name for name in names if name not in self._names]
-        if unknown or not names:
-            missing = f"{', '.join(unknown)} not in it" if unknown else "nobody to ask"
-            raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
-        return names
+        return asked(step, clients, self._names)
 
     def _example(self, step: Callable[..., Any], broadcast: Any) -> Any:
         return example(step, broadcast, self._terms.space, self._terms.classes)
