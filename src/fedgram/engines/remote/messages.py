@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from fedgram import codec
@@ -241,8 +240,7 @@ class Round:
 @codec.register
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Delivery:
-    """A site's part of the final result, which is that of a round; `card` goes beside the model."""
+    """A site's part of the final result, which is that of a round."""
 
     part: Any
     round: int
-    card: Mapping[str, Any] = field(default_factory=dict)

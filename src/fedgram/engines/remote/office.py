@@ -284,7 +284,6 @@ class Office:
             "fedgram": terms.version,
             "run": terms.run,
             "model_digest": codec.digest(model),
-            **delivery.card,
         }
         cabinet.keep_model(delivery.round, model, best=delivery.round)
         codec.save(folder / f"{terms.method}.safetensors", model)

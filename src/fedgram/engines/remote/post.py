@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -139,8 +140,8 @@ class _Exchange:
         self._carrier, self._node, self._policy, self._note = carrier, node, policy, note
         self._requests = requests
         self._tickets: dict[str, tuple[str, int]] = {}  # the site and the node it was sent to
-        self._unsent = dict.fromkeys(sorted(requests), 0)  # sites, and how often they were tried
-        self._tried: dict[str, int] = {}
+        self._unsent = sorted(requests)
+        self._tried: Counter[str] = Counter()
         self._out: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self.answered = 0
@@ -182,8 +183,8 @@ class _Exchange:
             if node is None:
                 self._reasons[name] = "not connected"
                 continue
-            tries = self._unsent.pop(name)
-            self._tried[name] = tries + 1
+            self._unsent.remove(name)
+            self._tried[name] += 1
             ticket = self._carrier.send(node, self._requests[name], patience=patience)
             self._tickets[ticket] = name, node
 
@@ -215,7 +216,7 @@ class _Exchange:
         self._reasons[name] = reason
         if self._tried[name] < _TRIES:
             self._note(name, f"{shown(reason)}; asked again")
-            self._unsent[name] = self._tried[name]
+            self._unsent.append(name)
         else:
             self._settle(name, reason)
 
