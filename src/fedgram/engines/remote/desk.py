@@ -11,7 +11,11 @@ from fedgram.engines.remote.messages import Request, Round
 from fedgram.errors import DataError, PrivacyError
 from fedgram.secure.messages import Call  # so that requests can be read that hold its kinds
 
-Kept = tuple[Any, Callable[[], None]]
+Kept = tuple[Any, Callable[[], None]]  # an answer's value, and what to keep once it is certain
+
+
+def nothing() -> None:
+    """Keep nothing."""
 
 
 def masked_answer(
@@ -38,7 +42,7 @@ def masked_answer(
             raise PrivacyError("this session is not known here, or over; nothing is said")
         party = Party.restored(kept)
     value: Any = None
-    keep: Callable[[], None] = _nothing
+    keep: Callable[[], None] = nothing
     if request.kind == "masked":
         value, keep = step(replace(request, broadcast=round_.broadcast))
     try:
@@ -53,7 +57,3 @@ def masked_answer(
         spent = request.kind == "reveal"
         cabinet.keep_party(round_.session, {} if spent else party.plain())
     return answer, keep
-
-
-def _nothing() -> None:
-    pass

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgram import codec, files, work
-from fedgram.client import Site
+from fedgram.client import Client, Site
 from fedgram.engines.engine import SCORING, client_rng
 from fedgram.engines.remote.cabinet import Cabinet
-from fedgram.engines.remote.desk import masked_answer
+from fedgram.engines.remote.desk import Kept, masked_answer, nothing
 from fedgram.engines.remote.messages import (
     Answer,
     Delivery,
@@ -119,37 +119,30 @@ class Office:
             cabinet.keep_answer(request.serial, request.kind, to, answer)
         return answer
 
-    def _value(self, request: Request, cabinet: Cabinet) -> tuple[Any, Callable[[], None]]:
+    def _value(self, request: Request, cabinet: Cabinet) -> Kept:
         """Return the value of the answer, and what to keep once it is certain."""
         terms = request.terms
         if request.kind == "greet":
-            return self._greeting(terms), _nothing
-        site = self._samples(terms)
-        self._catch_up(request, site, cabinet)
+            return self._greeting(terms), nothing
         if request.kind == "step":
             if terms.secure:
                 raise PrivacyError(f"{request.step} was asked for in the open, in a secure run")
-            return self._step(request, site, cabinet)
+            return self._step(request, self._ready(self._site(), request, cabinet), cabinet)
         if request.kind == "score" and not terms.secure:
-            return self._evaluated(request, site, cabinet), _nothing
+            return self._evaluated(request, cabinet), nothing
         if request.kind == "deliver":
-            self._receive(request, site, cabinet)
-            return None, _nothing
+            self._receive(request, cabinet)
+            return None, nothing
         if not terms.secure:
             raise MismatchError(f"{request.kind} belongs to secure sums, and this run has none")
         return masked_answer(
-            request,
-            cabinet,
-            name=self._name,
-            step=lambda asked: self._masked(asked, site, cabinet),
+            request, cabinet, name=self._name, step=lambda asked: self._masked(asked, cabinet)
         )
 
-    def _masked(
-        self, request: Request, site: Site, cabinet: Cabinet
-    ) -> tuple[Any, Callable[[], None]]:
+    def _masked(self, request: Request, cabinet: Cabinet) -> Kept:
         if isinstance(request.broadcast, Scoring):
-            return self._evaluated(request, site, cabinet).sums, _nothing
-        return self._step(request, site, cabinet)
+            return self._evaluated(request, cabinet).sums, nothing
+        return self._step(request, self._ready(self._site(), request, cabinet), cabinet)
 
     def _agree(self, terms: Terms) -> None:
         """Refuse a server that means something else than this site, saying what."""
@@ -184,17 +177,16 @@ class Office:
             fingerprint=fingerprint(site, reserve_valid=terms.reserve_valid),
         )
 
-    def _samples(self, terms: Terms) -> Site:
-        """Return the site with its labels under the agreed class list."""
-        site = self._site()
-        own = site.train.features.space
+    def _ready(self, site: Site, request: Request, cabinet: Cabinet) -> Site:
+        """Return the site under the agreed class list, with its state before this exchange."""
+        own, terms = site.train.features.space, request.terms
         if own != terms.space:
             raise MismatchError(
                 f"the federation's features are others than this site's: "
                 f"{terms.space.difference(own) if terms.space != NOWHERE else 'none agreed'}; "
                 "use the same backbone, grid and lift"
             )
-        return replace(
+        site = replace(
             site,
             id=self._name,
             train=under(site.train, terms.classes),
@@ -202,6 +194,8 @@ class Office:
             test=under(site.test, terms.classes),
             reserve_valid=terms.reserve_valid,
         )
+        self._catch_up(request, site, cabinet)
+        return replace(site, state=cabinet.state(before=request.serial))
 
     def _catch_up(self, request: Request, site: Site, cabinet: Cabinet) -> None:
         """Do the steps that the server holds the answers of: what they remember is missing here."""
@@ -214,27 +208,23 @@ class Office:
                     draw=held.draw,
                     step=held.step,
                 )
-                _, keep = self._step(missed, site, cabinet)
+                state = cabinet.state(before=held.serial)
+                _, keep = self._step(missed, replace(site, state=state), cabinet)
                 keep()
 
-    def _step(
-        self, request: Request, site: Site, cabinet: Cabinet
-    ) -> tuple[Any, Callable[[], None]]:
+    def _step(self, request: Request, site: Site, cabinet: Cabinet) -> Kept:
         """Run a named step of the method; its state moves on with the answer, or not at all."""
         terms = request.terms
         step = _named_step(terms.make(), request.step)
-        state = cabinet.state(before=request.serial)
-        known = ""
+        state, known = site.state, ""
         if request.broadcast is None and not state:
             known = _digest(request, fingerprint(site, reserve_valid=terms.reserve_valid))
         if known and (found := cabinet.statistics(known)) is not None:
             value, state = found
             known = ""
         else:
-            client = replace(site, state=state).client(
-                client_rng(terms.seed, self._name, request.draw)
-            )
-            value = step(client, request.broadcast)
+            rng = client_rng(terms.seed, self._name, request.draw)
+            value = step(site.client(rng), request.broadcast)
         if _holds_samples(value):
             raise PrivacyError(f"{request.step} would send samples, and they never leave a site")
         require_possible(value, value, classes=terms.classes)  # under masks nobody else can
@@ -247,7 +237,7 @@ class Office:
 
         return value, keep
 
-    def _evaluated(self, request: Request, site: Site, cabinet: Cabinet) -> Any:
+    def _evaluated(self, request: Request, cabinet: Cabinet) -> Any:
         """Personalize and score; the model stays here, under the number of its round."""
         terms, scoring = request.terms, request.broadcast
         task = Task(
@@ -256,20 +246,22 @@ class Office:
             kept_valid=terms.kept_valid,
             keep=lambda _, model: cabinet.keep_model(scoring.round, model, best=scoring.best),
         )
-        site = replace(site, state=cabinet.state(before=request.serial))
-        rng = client_rng(terms.seed, self._name, SCORING)
-        return task(site, site.client(rng, frozen=True), scoring.part)
+        site = self._ready(self._site(), request, cabinet)
+        return task(site, self._onlooker(site, terms), scoring.part)
 
-    def _receive(self, request: Request, site: Site, cabinet: Cabinet) -> None:
+    def _onlooker(self, site: Site, terms: Terms) -> Client:
+        """Return the client that makes a model of its own, and changes nothing."""
+        return site.client(client_rng(terms.seed, self._name, SCORING), frozen=True)
+
+    def _receive(self, request: Request, cabinet: Cabinet) -> None:
         """Keep the final model with its card, and what was shared, and clear the rest."""
         terms, delivery = request.terms, request.broadcast
         if not isinstance(delivery, Delivery):
             raise DataError("a delivery without content")
-        model = cabinet.model(delivery.round)
+        site, model = self._site(), cabinet.model(delivery.round)
         if model is None:  # this site was away when the round was scored
-            site = replace(site, state=cabinet.state(before=request.serial))
-            rng = client_rng(terms.seed, self._name, SCORING)
-            model = terms.make().personalize(site.client(rng, frozen=True), delivery.part)
+            client = self._onlooker(self._ready(site, request, cabinet), terms)
+            model = terms.make().personalize(client, delivery.part)
         folder = self._folder.parent / "models"
         published = Published(method=terms.method, settings=terms.settings, shared=delivery.part)
         card = {
@@ -280,7 +272,7 @@ class Office:
             "classes": list(terms.classes),
             "samples": len(site.train) + len(site.valid),
             "reserve_valid": terms.reserve_valid,
-            "fingerprint": fingerprint(self._site(), reserve_valid=terms.reserve_valid),
+            "fingerprint": fingerprint(site, reserve_valid=terms.reserve_valid),
             "fedgram": terms.version,
             "run": terms.run,
             "model_digest": codec.digest(model),
@@ -290,10 +282,6 @@ class Office:
         codec.save(folder / f"{terms.method}-shared.safetensors", published)
         files.write(folder / f"{terms.method}.json", json.dumps(card, indent=2) + "\n")
         cabinet.clear(delivery.round)
-
-
-def _nothing() -> None:
-    pass
 
 
 def under(samples: Samples, classes: tuple[str, ...]) -> Samples:
