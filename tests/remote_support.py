@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedgram import codec, work
 from fedgram.client import Site
@@ -21,6 +22,8 @@ from fedgram.federated.settings import plain_grid, read_federation
 from fedgram.federated.site import simulated
 
 Fault = Callable[[int, bytes, Callable[[bytes], bytes]], bytes | str | None]
+MOST = {"quorum": 0.7, "timeout": 30, "grace": 5}  # three of four will do
+REST = ["c0", "c2", "c3"]  # those of four sites who are not c1
 
 
 class StandIn:
@@ -78,6 +81,17 @@ def at(node: int, kinds: str, say: Callable[[bytes, Callable[[bytes], bytes]], o
         return say(request, answer) if hit else answer(request)
 
     return fault
+
+
+def changed(**fields: Any) -> Callable[[bytes, Callable[[bytes], bytes]], bytes]:
+    """Return a fault: an honest answer with some fields changed; `value` may be made of it."""
+
+    def say(request, answer):
+        honest = codec.decode(answer(request))
+        made = {key: new(honest) if callable(new) else new for key, new in fields.items()}
+        return codec.encode(replace(honest, **made))
+
+    return say
 
 
 def offices(config: Config, folder: Path) -> dict[int, Office]:

@@ -8,14 +8,14 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
+from federation_support import project, served
+
 from fedgram import codec
 from fedgram.data.sources import load
 from fedgram.experiment.record import Record
 from fedgram.experiment.sites import sites
-from fedgram.federated.keys import make_keys
-from fedgram.federated.operate import attend, operate, register, serve, simulate
-from fedgram.federated.processes import Processes, free_ports
-from fedgram.federated.project import Address, create
+from fedgram.federated.operate import attend, simulate
+from fedgram.federated.processes import Processes
 from fedgram.federated.settings import read_federation
 
 pytestmark = pytest.mark.flower
@@ -24,25 +24,12 @@ TRAINED = ("fedavg", "ditto")
 SHORT = ("every.rounds=1", "every.epochs=1", "every.rate=0.1")
 
 
-def project(folder, *overrides, methods=(*CLOSED, *TRAINED)):
-    (port,) = free_ports(1)
-    made = create(
-        folder,
-        sites=("c0", "c1", "c2"),
-        methods=methods,
-        overrides=(*SHORT, *overrides),
-        address=Address(host="127.0.0.1", port=port),
-        demo=True,
-    )
-    make_keys(made)
-    return made
+def study(folder, *overrides, methods=(*CLOSED, *TRAINED)):
+    return project(folder, *SHORT, *overrides, sites=("c0", "c1", "c2"), methods=methods)
 
 
 def deployed(made):
-    with Processes(made.logs) as processes:
-        serve(made, processes)
-        operator = operate(made, processes)
-        register(operator, print)
+    with served(made) as (operator, processes):
         for site in made.sites:
             attend(site, processes)
         operator.run(print)
@@ -52,7 +39,7 @@ def deployed(made):
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     """What a run in this process gives, by method: its digest, and what it shares."""
-    made = project(tmp_path_factory.mktemp("here") / "study")
+    made = study(tmp_path_factory.mktemp("here") / "study")
     config, _ = read_federation(made.settings)
     everybody = sites(load("digits"), config.data, config.grid)
     return {name: config.run(name, everybody, record=Record()) for name in config.methods}
@@ -68,16 +55,16 @@ def require_equal(folder, expected, trained=TRAINED):
 
 
 def test_a_simulation(tmp_path, expected):
-    made = project(tmp_path / "study")
+    made = study(tmp_path / "study")
     with Processes(made.logs) as processes:
         folder = simulate(made, processes, print)
     require_equal(folder / "runs" / "0001", expected)
 
 
 def test_three_real_sites(tmp_path, expected):
-    require_equal(deployed(project(tmp_path / "study")), expected)
+    require_equal(deployed(study(tmp_path / "study")), expected)
 
 
 def test_three_real_sites_under_masks(tmp_path, expected):
-    made = project(tmp_path / "study", "engine.secure=true", methods=CLOSED)
+    made = study(tmp_path / "study", "engine.secure=true", methods=CLOSED)
     require_equal(deployed(made), expected, trained=())

@@ -14,12 +14,14 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
+from federation_support import project, served
+
 from fedgram.errors import FederationError
 from fedgram.experiment.compare import runs
 from fedgram.federated.keys import make_keys
-from fedgram.federated.operate import answers, attend, latest, operate, register, serve
+from fedgram.federated.operate import answers, attend, latest, register, serve
 from fedgram.federated.processes import Processes, free_ports
-from fedgram.federated.project import Address, Project, create
+from fedgram.federated.project import Project, create
 from fedgram.federated.watch import VARIABLE
 
 pytestmark = pytest.mark.flower
@@ -110,24 +112,11 @@ def test_the_separate_commands_of_real_sites_end_where_one_process_does(tmp_path
 @pytest.fixture
 def federation(tmp_path):
     """Return a federation of three sites, with keys, that waits for them but a moment."""
-    (port,) = free_ports(1)
-    project = create(
-        tmp_path / "study",
-        sites=["north", "west", "south"],
-        methods=["afl"],
-        overrides=["federation.wait=5"],
-        address=Address(host="127.0.0.1", port=port),
-        demo=True,
-    )
-    make_keys(project)
-    return project
+    return project(tmp_path / "study", "federation.wait=5", sites=("north", "west", "south"))
 
 
 def test_a_run_that_fails_says_why_and_goes_on_when_the_sites_are_there(federation):
-    with Processes(federation.logs) as processes:
-        serve(federation, processes)
-        operator = operate(federation, processes)
-        register(operator, print)
+    with served(federation) as (operator, processes):
         failed = command("federation", "run", federation.folder, check=False)
         assert failed.returncode == FederationError.exit_code
         (line,) = failed.stderr.splitlines()

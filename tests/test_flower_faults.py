@@ -13,16 +13,16 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra [flower]")
 
+from federation_support import project
+
 from fedgram.errors import FederationError
 from fedgram.experiment import config as configuration
 from fedgram.experiment.record import read_lines
 from fedgram.experiment.toml import written
-from fedgram.federated.keys import make_keys
 from fedgram.federated.ledgers import Ledgers
 from fedgram.federated.membership import Membership
 from fedgram.federated.operate import attend, latest, operate, register, serve
-from fedgram.federated.processes import Processes, free_ports
-from fedgram.federated.project import Address, create
+from fedgram.federated.processes import Processes
 from fedgram.federated.settings import read_federation, read_site
 from fedgram.federated.site import site_of
 from fedgram.samples import Samples
@@ -63,18 +63,8 @@ class Federation:
     """Three sites and a server, in processes that can be killed one by one."""
 
     def __init__(self, folder):
-        (port,) = free_ports(1)
-        address = Address(host="127.0.0.1", port=port)
         rules = ["federation.wait=300", "federation.timeout=300", "federation.grace=20"]
-        self.project = create(
-            folder / "study",
-            sites=SITES,
-            methods=["afl"],
-            overrides=rules,
-            address=address,
-            demo=True,
-        )
-        make_keys(self.project)
+        self.project = project(folder / "study", *rules, sites=SITES)
         self.faults = folder / "faults"
         self.logs = self.project.logs
         self.server = Processes(self.logs, grace=3)

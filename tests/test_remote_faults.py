@@ -5,8 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from remote_support import (
+    MOST,
+    REST,
     StandIn,
     at,
+    changed,
     done,
     federation,
     in_process,
@@ -26,20 +29,7 @@ from fedgram.federated.serve import alone, serve
 from fedgram.samples import Space
 from fedgram.stats import Statistics
 
-MOST = {"quorum": 0.7, "timeout": 30, "grace": 5}  # three of four will do
 SHORT = {"fedavg": {"rounds": 2, "epochs": 1, "rate": 0.1}}
-REST = ["c0", "c2", "c3"]
-
-
-def changed(**fields):
-    """Return a fault: an honest answer with some fields changed; `value` may be made of it."""
-
-    def say(request, answer):
-        honest = codec.decode(answer(request))
-        made = {key: new(honest) if callable(new) else new for key, new in fields.items()}
-        return codec.encode(replace(honest, **made))
-
-    return say
 
 
 def value(**fields):

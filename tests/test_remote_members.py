@@ -5,8 +5,11 @@ from dataclasses import replace
 
 import pytest
 from remote_support import (
+    MOST,
+    REST,
     StandIn,
     at,
+    changed,
     done,
     federation,
     in_process,
@@ -28,21 +31,6 @@ from fedgram.federated.serve import serve
 from fedgram.federated.settings import plain_grid
 from fedgram.samples import Labels, Space
 from fedgram.stats import Statistics
-
-MOST = {"quorum": 0.7, "timeout": 30, "grace": 5}
-REST = ["c0", "c2", "c3"]
-
-
-def changed(**fields):
-    """Return a fault: an honest answer with some fields changed; `value` may be made of it."""
-
-    def say(request, answer):
-        honest = codec.decode(answer(request))
-        made = {key: new(honest) if callable(new) else new for key, new in fields.items()}
-        return codec.encode(replace(honest, **made))
-
-    return say
-
 
 # Who may take part.
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from fedgram.errors import DataError
+
+if sys.platform == "win32":  # pragma: no cover
+    import msvcrt
+else:
+    import fcntl
 
 
 def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
@@ -48,16 +54,12 @@ def staged(path: Path, data: bytes | str, *, private: bool = False) -> Iterator[
 
 
 def locked(file: IO[str]) -> bool:
-    """Lock an open file against other processes; return whether that worked.
-
-    Where the system has no such locks, everybody has them.
-    """
+    """Lock an open file against other processes until it is closed; return whether that worked."""
     try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if sys.platform == "win32":  # pragma: no cover
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

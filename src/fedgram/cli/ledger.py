@@ -21,13 +21,12 @@ from fedgram.cli.group import main
 from fedgram.client import Client
 from fedgram.contribution import Contribution
 from fedgram.data.sources import TEST, load
-from fedgram.engines.ledgered import Ledgered
+from fedgram.engines.ledgered import publish
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiment import config as configuration
 from fedgram.experiment.sites import gridded
 from fedgram.features.grid import Grid
 from fedgram.ledger import Ledger
-from fedgram.method import Published, shared_digest
 from fedgram.samples import Samples
 from fedgram.stats import Statistics
 
@@ -204,21 +203,11 @@ def solve(ledger: Path, out: Path, name: str, overrides: tuple[str, ...], as_jso
     """
     method = configuration.load(None, overrides, [name]).make(name)
     with Ledger.open(ledger) as book:
-        total = book.total
-        shared = next(iter(method.fit(Ledgered(total, book.members))))
-        digest = shared_digest(method, shared)
-        if digest is None:
-            raise ConfigError(f"method {name!r} shares nothing; use afl, fedhip or apfl")
-        settings = asdict(method)  # type: ignore[call-overload]
-        published = Published(method=name, settings=settings, shared=shared)
-        with files.staged(out, codec.encode(published)):  # both or neither
-            book.publish(shared_digest=digest, model=str(out), total_digest=total.digest())
-        samples = total.count
+        made = publish(book, name, method, out)
     if as_json:
-        about = {"method": name, "samples": samples, "shared_digest": digest, "model": str(out)}
-        click.echo(json.dumps(about, indent=2))
+        click.echo(json.dumps(made, indent=2))
     else:
-        click.echo(f"{digest}  {name} on {samples} samples -> {out}")
+        click.echo(f"{made['shared_digest']}  {name} on {made['samples']} samples -> {out}")
 
 
 def _contributions(paths: tuple[Path, ...]) -> Iterator[Contribution]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedgram import codec, files
 from fedgram.errors import ConfigError, PrivacyError
 from fedgram.federation import Reply, Step, Total, step_name
+from fedgram.ledger import Ledger
+from fedgram.method import Method, Published, shared_digest
 from fedgram.stats import Statistics
 
 
@@ -55,3 +60,17 @@ class Ledgered:
             f"a total holds no single client's reply to {step_name(step)}; use a method that "
             "needs sums only"
         )
+
+
+def publish(ledger: Ledger, name: str, method: Method, out: Path) -> dict[str, Any]:
+    """Solve a ledger's total with a method, write what is shared, and record that it was made."""
+    total = ledger.total
+    shared = next(iter(method.fit(Ledgered(total, ledger.members))))
+    digest = shared_digest(method, shared)
+    if digest is None:
+        raise ConfigError(f"method {name!r} shares nothing; use afl, fedhip or apfl")
+    settings = asdict(method)  # type: ignore[call-overload]
+    published = Published(method=name, settings=settings, shared=shared)
+    with files.staged(out, codec.encode(published)):  # both or neither
+        ledger.publish(shared_digest=digest, model=str(out), total_digest=total.digest())
+    return {"method": name, "samples": total.count, "shared_digest": digest, "model": str(out)}

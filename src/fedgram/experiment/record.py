@@ -31,6 +31,7 @@ from fedgram.method import Published
 from fedgram.solve import THREADS
 
 FORMAT = 1
+NOTES = "notes.jsonl"
 LONGEST_NAME = 150
 
 
@@ -79,7 +80,7 @@ class Record:
     def note(self, client: str, text: str) -> None:
         """Record what happened to a client, for people to read."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._append("notes.jsonl", {"time": now, "client": client, "text": text})
+        self._append(NOTES, {"time": now, "client": client, "text": text})
 
     def scores(
         self, round_: int, who: str, rows: list[dict[str, Any]], summary: Mapping[str, Any]
@@ -96,7 +97,7 @@ class Record:
         if shared.shared is not None:
             codec.save(self._folder / "shared.safetensors", shared)
         for client, model in models.items():
-            codec.save(self._folder / "models" / f"{_file_name(client)}.safetensors", model)
+            codec.save(self._folder / "models" / f"{file_name(client)}.safetensors", model)
 
     def _append(self, name: str, line: Mapping[str, Any]) -> None:
         if self._folder is None:
@@ -157,7 +158,7 @@ def versions() -> dict[str, Any]:
     }
 
 
-def _file_name(client: str) -> str:
+def file_name(client: str) -> str:
     """Return a client's name as a file name of its own: percent-encoded, and not too long."""
     safe = quote(client, safe=" ").replace(".", "%2E") or "%"
     if len(safe) <= LONGEST_NAME:

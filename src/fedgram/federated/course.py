@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedgram import files
-from fedgram.experiment.record import read_object
-
-NOTES = "notes.jsonl"
+from fedgram.experiment.record import NOTES, read_object
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from fedgram import codec, files
+from fedgram import files
 from fedgram.certificate import Certificate
-from fedgram.engines.ledgered import Ledgered
-from fedgram.engines.remote.members import COHORT
-from fedgram.errors import ConfigError, LedgerError, MismatchError
-from fedgram.experiment.record import read_lines, read_object
+from fedgram.engines.ledgered import publish
+from fedgram.engines.remote.members import COHORT, cohort
+from fedgram.errors import LedgerError, MismatchError
+from fedgram.experiment.record import NOTES, file_name, read_lines, read_object
 from fedgram.federated.ledgers import Ledgers
 from fedgram.federated.settings import Federation, read_federation
 from fedgram.ledger import Ledger
-from fedgram.method import Published, shared_digest
-
-_LONGEST = 150  # letters of a client's name in that of a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +54,10 @@ class Membership:
         config, _ = read_federation(self.folder / "federation.toml")
         name = name or config.methods[0]
         method = config.make(name)
-        settings = asdict(method)  # type: ignore[call-overload]
         with Ledgers(self.folder) as ledgers:
             for ledger in ledgers.cohorts(there=config.engine.secure):
-                total = ledger.total
-                try:
-                    shared = next(iter(method.fit(Ledgered(total, ledger.members))))
-                except MismatchError:
-                    continue  # contributions of another kind
-                digest = shared_digest(method, shared)
-                if digest is None:
-                    raise ConfigError(f"method {name!r} shares nothing; use afl, fedhip or apfl")
-                published = Published(method=name, settings=settings, shared=shared)
-                with files.staged(out, codec.encode(published)):
-                    ledger.publish(
-                        shared_digest=digest, model=str(out), total_digest=total.digest()
-                    )
-                return {"method": name, "shared_digest": digest, "samples": total.count}
+                with suppress(MismatchError):  # contributions of another kind
+                    return publish(ledger, name, method, out)
         raise LedgerError(f"{self.folder}: no ledger holds what {name} is made of; run it first")
 
     def forget(self, client: str) -> list[Path]:
@@ -93,7 +77,7 @@ class Membership:
         """Write a certificate down; return where."""
         folder = self.folder / "certificates"
         number = len(list(folder.glob("*.json"))) + 1
-        path = folder / f"{quote(certificate.client, safe='')[:_LONGEST]}-{number}.json"
+        path = folder / f"{file_name(certificate.client)}-{number}.json"
         files.write(path, json.dumps(certificate.plain(), indent=2) + "\n")
         return path
 
@@ -120,7 +104,7 @@ class Membership:
         methods = {}
         for name in course["runs"]:
             done = path / f"{name}.done"
-            notes = read_lines(path / name / "notes.jsonl")
+            notes = read_lines(path / name / NOTES)
             methods[name] = {
                 "done": done.is_file(),
                 "result": read_object(done) if done.is_file() else None,
@@ -131,13 +115,12 @@ class Membership:
 
 def _account(name: str, ledger: Ledger, federation: Federation) -> dict[str, Any]:
     total, history = ledger.total, ledger.history()
-    members = ledger.members
-    if members == [COHORT]:
-        members = ledger.tag(COHORT).split("\n")
+    together = cohort(ledger)
+    members = together or ledger.members
     return {
         "ledger": name,
         "members": members,
-        "cohort": ledger.members == [COHORT],
+        "cohort": bool(together),
         "missing": sorted(set(federation.sites) - set(members)),
         "samples": total.count,
         "classes": list(total.classes),
@@ -149,7 +132,7 @@ def _account(name: str, ledger: Ledger, federation: Federation) -> dict[str, Any
 def _known(ledger: Ledger) -> set[str]:
     """Return the clients of whom a ledger holds something, alone or within a cohort."""
     stored = {e.client for e in ledger.history() if e.client and e.what == "join"} - {COHORT}
-    return stored | set(ledger.tag(COHORT).split("\n") if COHORT in ledger.members else ())
+    return stored.union(cohort(ledger))
 
 
 def _forgotten(ledger: Ledger, client: str) -> Certificate:

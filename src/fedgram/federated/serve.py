@@ -144,8 +144,7 @@ class _Run:
 
     def _agreed(self, terms: Terms, roll: Roll) -> Terms:
         """Return the terms under the name of the run that these sites, with these samples, have."""
-        prints = {name: greeting.fingerprint for name, greeting in roll.greetings.items()}
-        party = codec.digest([replace(terms, run=""), prints])
+        party = codec.digest([replace(terms, run=""), roll.fingerprints])
         return replace(terms, run=self.course.run(self.name, party))
 
     def _engine(self, post: Post, roll: Roll, terms: Terms, record: Record) -> Remote:
@@ -153,8 +152,7 @@ class _Run:
         names = list(roll.greetings)
         if self.config.engine.secure:
             return self._masked(post, names, terms, journal, record)
-        prints = {name: greeting.fingerprint for name, greeting in roll.greetings.items()}
-        private = self.config.engine.private
+        private, prints = self.config.engine.private, roll.fingerprints
         return Remote(
             post,
             names,

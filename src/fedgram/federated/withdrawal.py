@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedgram import codec
 from fedgram.certificate import Certificate
 from fedgram.client import Client
-from fedgram.engines.remote.members import COHORT
+from fedgram.engines.remote.members import COHORT, cohort
 from fedgram.engines.remote.office import fingerprint, under
 from fedgram.engines.remote.plausible import require_possible
 from fedgram.errors import ConfigError, DataError, LedgerError, PrivacyError
@@ -86,7 +86,7 @@ def accept(project: Project, path: Path) -> Certificate:
     require_possible(part, part, classes=part.classes)
     with Ledgers(project.server) as ledgers:
         for _, ledger in ledgers:
-            names = ledger.tag(COHORT).split("\n") if COHORT in ledger.members else []
+            names = cohort(ledger)
             if client in names and ledger.space == part.space:
                 rest = [name for name in names if name != client]
                 return ledger.withdraw(client, part, within=COHORT, tag="\n".join(rest))

@@ -11,6 +11,11 @@ from fedgram.stats import Statistics
 COHORT = "cohort"  # under this name the total of a secure sum is kept: of whom, its tag says
 
 
+def cohort(ledger: Ledger) -> list[str]:
+    """Return the clients of whom a ledger has but a total, in one sum."""
+    return ledger.tag(COHORT).split("\n") if COHORT in ledger.members else []
+
+
 class Members:
     """A ledger as the engine uses it: it asks for what is missing, and keeps what comes.
 

@@ -71,6 +71,11 @@ class Roll:
         self._seen: tuple[float, frozenset[int]] = (float("-inf"), frozenset())
         self.greetings: dict[str, Greeting] = {}
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Digests of the samples that sites have, by name."""
+        return {name: greeting.fingerprint for name, greeting in self.greetings.items()}
+
     def assemble(self, terms: Terms) -> Terms:
         """Wait until enough sites have come; return the terms with what they all agree on."""
         self._hello = codec.encode(Request(terms=terms, kind="greet", serial=0))

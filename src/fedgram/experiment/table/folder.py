@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,12 +16,7 @@ from typing import IO, Any, Self
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiment import compare
 from fedgram.experiment.table.runs import Run
-from fedgram.files import cannot_write
-
-if sys.platform == "win32":  # pragma: no cover
-    import msvcrt
-else:
-    import fcntl
+from fedgram.files import cannot_write, locked
 
 PATIENCE = 3.0  # seconds; the processes of a killed table may take a moment to end
 
@@ -61,7 +55,7 @@ class Folder:
         except OSError as error:
             raise cannot_write(self.path, error) from error
         limit = time.monotonic() + PATIENCE
-        while not _locked(self._lock):
+        while not locked(self._lock):
             if time.monotonic() > limit:
                 self._lock.seek(0)
                 who = self._lock.read().strip()
@@ -150,14 +144,3 @@ def _outcome(result: dict[str, Any], about: dict[str, Any]) -> Outcome:
         rounds=rounds,
         version=str(about["versions"]["fedgram"]),
     )
-
-
-def _locked(file: IO[str]) -> bool:
-    try:
-        if sys.platform == "win32":  # pragma: no cover
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
