@@ -5,7 +5,7 @@ python -m benchmarks.federation [--quick] [--flower]
 The first part runs the server in a process of its own, behind a pipe to the sites, and measures its
 peak memory above what it has after all imports, in units of width^2 words. The second (--flower,
 which needs the extra [simulation]) runs the same federation in this process and in a Flower
-simulation.
+simulation, and a real one of three sites, whose ServerApp is measured from outside.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def main() -> None:
         if options.flower:
             for line in flower_lines(folder, width, sizes[-1]):
                 print(line, flush=True)
+            print(serverapp_line(folder, width), flush=True)
 
 
 def features(folder: Path, width: int, sites: int) -> Path:
@@ -134,8 +136,8 @@ def serve_at(pipe: Connection, folder: Path, sites: int) -> None:
     pipe.send_bytes(json.dumps([baseline, _memory("VmHWM")]).encode())
 
 
-def _memory(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
+def _memory(field: str, process: int | str = "self") -> int:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024
     raise OSError(f"this system does not tell {field}")
@@ -168,6 +170,34 @@ def flower_lines(folder: Path, width: int, sites: int) -> Iterator[str]:
         )
     rest = carried - sum(ask["seconds"] for ask in asks)
     yield f"  starting, greeting, solving, stopping: {rest:.1f} s"
+
+
+def serverapp_line(folder: Path, width: int) -> str:
+    """Compare the peaks of the ServerApps of two federations: one of few features, one of many."""
+    few, many = (serverapp_peak(folder / f"real-{wide}", wide) for wide in (0, width - 1))
+    words = (many - few) / 8 / width**2
+    return (
+        f"3 real sites, {width} features: the ServerApp's peak is {words:.1f} width^2 words above "
+        f"its {few / 1e6:.0f} MB with 65 features"
+    )
+
+
+def serverapp_peak(folder: Path, lift: int) -> int:
+    """Run a real federation of three sites, and watch how large its ServerApp grows."""
+    command = [sys.executable, "-m", "fedgram.cli", "federation", "demo", str(folder), "-m", METHOD]
+    demo = subprocess.Popen([*command, "-s", f"method.{METHOD}.lift.width={lift}"])
+    peak = 0
+    while demo.poll() is None:
+        for status in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):  # it may have ended
+                if b"flwr-serverapp" in status.read_bytes() and str(folder).encode() in (
+                    status.with_name("environ").read_bytes()
+                ):
+                    peak = max(peak, _memory("VmHWM", status.parent.name))
+        time.sleep(0.05)
+    if demo.returncode or not peak:
+        raise SystemExit("the federation did not run to its end")
+    return peak
 
 
 def _fedgram(*arguments: str) -> None:
