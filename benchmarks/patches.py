@@ -11,12 +11,12 @@ the same result; and in brackets for the operations that are really done.
 from __future__ import annotations
 
 import argparse
-import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
+from benchmarks.core import timed
 from fedgram.deep.patches import PatchSums, affordable, patches, places
 from fedgram.exact import Accumulator, multiplied
 from fedgram.layers import Conv, Maps
@@ -92,13 +92,6 @@ def memory_line(layer: Conv, maps: Maps, count: int) -> str:
 
     short, long = peak(1), peak(8)
     return f"{layer} on {maps}: {long / short:.3f}, {short / 1e6:.0f} MB in all  (goal: 1)"
-
-
-def timed(work: Callable[[], object]) -> float:
-    time.sleep(0.05)  # idle BLAS threads of the last measurement stop spinning
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":
