@@ -16,6 +16,7 @@ At most as many test images are looked at as there are training images.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +26,7 @@ import numpy as np
 
 from fedgram import InProcess, Plan, load, make, run, sites
 from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
-from fedgram.deep.filters import Kind
+from fedgram.deep.filters import Kind, Scaling
 from fedgram.deep.network import Deep
 from fedgram.experiment.scoring import Metrics
 from fedgram.heads import predict
@@ -56,6 +57,8 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=0, help="training images; 0 for all")
     parser.add_argument("--layers", nargs="*", default=["auto"])
     parser.add_argument("--filters", nargs="*", choices=get_args(Kind), default=get_args(Kind))
+    parser.add_argument("--scaling", nargs="*", choices=get_args(Scaling), default=["length"])
+    parser.add_argument("--cells", type=int, nargs="*", default=[0], help="of what the head sees")
     parser.add_argument("--lift", type=int, default=0, help="width of a lift before the head")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
@@ -69,17 +72,17 @@ def filters(arguments: argparse.Namespace) -> Iterator[str]:
     plan = Plan(clients=1, partition="iid", reserve_valid=True)
     (site,) = sites(data, plan).members
     yield f"{data.name}: {len(site.train)} training, {len(site.test)} test images"
-    for layers in arguments.layers:
-        for kind in arguments.filters:
-            settings = {"layers": layers, "filters": kind, "lift": {"width": arguments.lift}}
-            start = time.process_time()
-            method = make("fedacnnl", settings)
-            valid, test, ridge = best(method, InProcess([site]), site.valid, site.test)
-            seconds = time.process_time() - start
-            yield (
-                f"  {layers:12} {kind:10} test {100 * test:.2f} % (validation {100 * valid:.2f}, "
-                f"ridge {ridge:g}; {seconds:.0f} s of CPU with all ridges and tests)"
-            )
+    choices = arguments.layers, arguments.filters, arguments.scaling, arguments.cells
+    for layers, kind, scaling, cells in itertools.product(*choices):
+        settings = {"layers": layers, "filters": kind, "scaling": scaling, "cells": cells}
+        start = time.process_time()
+        method = make("fedacnnl", {**settings, "lift": {"width": arguments.lift}})
+        valid, test, ridge = best(method, InProcess([site]), site.valid, site.test)
+        seconds = time.process_time() - start
+        yield (
+            f"  {layers:12} {kind:10} {scaling:8} {cells} test {100 * test:.2f} % (validation "
+            f"{100 * valid:.2f}, ridge {ridge:g}; {seconds:.0f} s of CPU with all ridges and tests)"
+        )
 
 
 def best(

@@ -61,6 +61,7 @@ def drawn(maps, count, seed=0, high=BOUND):
 
 
 @given(LAYERS, MAPS, st.integers(1, 5))
+@settings(deadline=None)
 def test_patches_are_what_a_filter_sees(layer, maps, count):
     values = drawn(maps, count)
     found = patches.patches(values, layer, maps, CONSTANT, np.int64)
@@ -175,6 +176,40 @@ def test_what_comes_out_does_not_depend_on_the_batch(text, monkeypatch):
     assert stack(features.take(slice(0, 0))).values.shape == (0, stack.maps.size + 1)
 
 
+@pytest.mark.parametrize("cells", [1, 2, 3, 9])
+def test_the_head_sees_the_means_of_every_layers_cells(cells, monkeypatch):
+    samples = digits().take(slice(0, 20))
+    method = Layered(image=(8, 8, 1), layers="conv 5 3x3 pad 1, conv 4 3x3 mean 2, dense 6")
+    plain = solved(samples, method)
+    stack = replace(plain, cells=cells)
+    wanted = []
+    for height in (1, 2, 3):
+        below = replace(plain, solved=plain.solved[:height])
+        wanted.append(slow_means(below(samples.features).values[:, :-1], below.maps, cells))
+    found = stack(samples.features).values
+    assert np.array_equal(found[:, :-1], np.hstack(wanted))
+    assert found.shape[1] == stack.maps.size + 1 == stack.space.width
+    assert stack.space != plain.space
+    monkeypatch.setattr(Stack, "affordable", lambda _: 3)
+    assert np.array_equal(stack(replace(samples.features, memo=None)).values, found)
+
+
+def slow_means(values, maps, cells):
+    """Means cell by cell, a little enlarged where a cell has many places."""
+    rows = []
+    down, right = (min(cells, side) for side in (maps.height, maps.width))
+    for sample in values.astype(np.int64):
+        image, row = sample.reshape(maps.height, maps.width, maps.channels), []
+        for i, j in itertools.product(range(down), range(right)):
+            top, bottom = (k * maps.height // down for k in (i, i + 1))
+            left, end = (k * maps.width // right for k in (j, j + 1))
+            cell = image[top:bottom, left:end].reshape(-1, maps.channels)
+            gain = max(1, np.sqrt(len(cell)) / 2)
+            row.extend(np.clip(np.rint(cell.sum(axis=0) * (gain / len(cell))), -BOUND, BOUND))
+        rows.append(row)
+    return np.array(rows)
+
+
 def test_no_sum_leaves_what_float32_holds_exactly():
     rng, layer = np.random.default_rng(0), Dense(channels=6)
     for width in (3, 300, 30_000):
@@ -249,6 +284,17 @@ def test_filters_of_one_size_have_outputs_of_one_size():
         assert (np.ptp(lengths) < 0.02 * lengths.max()) == (scaling == "length")
 
 
+def test_whitened_axes_vary_alike_but_for_noise():
+    samples = digits().take(slice(0, 300))
+    (layer,) = solved(samples, Layered(layers="dense 128", scaling="whitened")).solved
+    rows = samples.features.values.astype(np.float64)
+    spread = np.linalg.eigvalsh(np.cov(rows[:, :-1].T, bias=True))[::-1]
+    wanted = spread / (spread + 0.01 * spread.mean())
+    found = np.var(rows @ layer.real(), axis=0)[::2]  # every other filter has the other sign
+    np.testing.assert_allclose(found * UNIT**2, wanted / wanted.mean(), atol=0.01)
+    assert wanted.min() < 0.1 < 0.9 < np.median(wanted)
+
+
 # Codes
 
 
@@ -308,4 +354,8 @@ def test_without_a_grid_layers_are_plain_numbers():
         out = stack(samples.features)
         assert out.values.dtype == np.float64
         assert not out.space.exact
+        mean = replace(stack, cells=1)(samples.features).values[:, :-1]
+        last = out.values[:, :-1]
+        assert mean.shape[1] == sum(layer.layer.channels for layer in stack.solved)
+        np.testing.assert_allclose(mean[:, -last.shape[1] :], last)  # one place: its own mean
         assert np.isfinite(out.values).all()

@@ -32,13 +32,20 @@ def fedacnnl(settings, **plan):
 # The law, layer by layer
 
 
-@pytest.mark.parametrize("kind", ["principal", "position", "backward"])
-def test_every_layers_total_is_the_same_for_any_partition_and_batch(kind, monkeypatch):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"filters": "principal", "scaling": "whitened", "cells": 3},
+        {"filters": "position", "scaling": "length", "cells": 0},
+        {"filters": "backward", "scaling": "rms"},
+    ],
+)
+def test_every_layers_total_is_the_same_for_any_partition_and_batch(settings, monkeypatch):
     found = []
     for partition, clients, batch in (("iid", 1, 500), ("dirichlet", 7, 3), ("classes", 20, 64)):
         monkeypatch.setattr(Stack, "affordable", lambda _, batch=batch: batch)
         monkeypatch.setattr(network, "affordable", lambda *_, batch=batch: batch + 1)
-        result = fedacnnl({"filters": kind}, partition=partition, clients=clients)
+        result = fedacnnl(settings, partition=partition, clients=clients)
         found.append((*result.shared.origins, result.model_digest))
     assert len(set(found)) == 1
     assert len(found[0]) == 4 + 1  # three layers, the head, the model
@@ -96,6 +103,7 @@ def test_without_a_grid_partitions_agree_up_to_rounding():
         ({"image": [8, 8, 3]}, "product is 64"),
         ({"seed": -1}, "seed = -1"),
         ({"layer_ridge": -1.0}, "layer_ridge = -1"),
+        ({"cells": -1}, "cells = -1"),
         ({"filters": "principle"}, "filters"),
     ],
 )
@@ -145,7 +153,8 @@ def test_a_pull_is_the_minimizer_it_says_it_is():
 
 def test_personal_layers_end_where_a_strong_pull_leaves_them():
     everybody = dealt(clients=3)
-    settings = {"scope": "all", "filters": "position", "layers": "dense 20, dense 16"}
+    layers = {"filters": "position", "layers": "dense 20, dense 16", "cells": 1}
+    settings = {"scope": "all", **layers}
     tight = personal({**settings, "layer_strength": 1e12}, everybody)
     loose = personal({**settings, "layer_strength": 1.0}, everybody)
     shared = tight.shared.model.stack

@@ -20,9 +20,10 @@ from fedgram.solve import square, steady
 from fedgram.stats import Statistics
 
 Kind = Literal["principal", "position", "shared", "backward", "random", "none"]
-Scaling = Literal["length", "rms"]
+Scaling = Literal["length", "rms", "whitened"]
 LABELED: tuple[Kind, ...] = ("position", "shared", "backward")
 LARGEST = 2**11 - 1  # of a filter's integers: 12 bits with the sign
+FLOOR = 0.01  # of the mean variance of a patch's entries: less than this is taken for noise
 _WIDEST_SHIFT = 100
 
 
@@ -124,8 +125,12 @@ def _sizes(filters: Floats, moments: Moments, scaling: Scaling) -> Floats:
         sizes = moments.rms(filters)
     else:
         length = np.sqrt(np.einsum("ij,ij->j", filters[:-1], filters[:-1]))
-        rms = moments.rms(filters / np.where(length > 0, length, 1.0))
-        sizes = length * np.sqrt(np.mean(rms**2))
+        squares = moments.rms(filters / np.where(length > 0, length, 1.0)) ** 2
+        kept = np.ones_like(squares)
+        if scaling == "whitened":
+            kept = squares + FLOOR * np.trace(moments.covariance) / (len(filters) - 1)
+            kept = np.where(kept > 0, kept, 1.0)  # patches that are all alike
+        sizes = length * np.sqrt(kept * np.mean(squares / kept))
     return np.where(sizes > 0, sizes, 1.0)
 
 

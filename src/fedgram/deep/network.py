@@ -13,7 +13,7 @@ from fedgram.deep import filters
 from fedgram.deep.encoding import codes_seed, table
 from fedgram.deep.filters import LABELED, Kind, Scaling
 from fedgram.deep.patches import PatchSums, affordable, places
-from fedgram.deep.stack import Solved, Stack
+from fedgram.deep.stack import Solved, Stack, seen
 from fedgram.errors import ConfigError
 from fedgram.exact import require_gram
 from fedgram.features.lift import Lift
@@ -97,7 +97,10 @@ class Layered:
         the classes through random layers. Controls: random (untrained) and none (head only).
     scaling
         How filters are made alike: they have the same length, or, rms, their outputs have the same
-        size on everybody's patches.
+        size on everybody's patches; whitened: the same size, but for outputs that hardly vary.
+    cells
+        What the head sees: the means of what every layer makes over so many by so many cells, or
+        with 0 what the last layer makes, place by place.
     ridge
         Weight of the head's squared norm, for features of unit size.
     layer_ridge
@@ -112,6 +115,7 @@ class Layered:
     image: tuple[int, ...] = ()
     filters: Kind = "principal"
     scaling: Scaling = "length"
+    cells: int = 0
     ridge: float = 100.0
     layer_ridge: float = 1e-4
     lift: Lift = Lift()
@@ -122,6 +126,8 @@ class Layered:
             read(self.layers)
         if not 0 <= self.seed < 2**47:
             raise ConfigError(f"seed = {self.seed}: use a number from 0 to 2^47 - 1")
+        if self.cells < 0:
+            raise ConfigError(f"cells = {self.cells}: use a number > 0, or 0 for the last layer")
         if not 0 <= self.layer_ridge < float("inf"):
             raise ConfigError(f"layer_ridge = {self.layer_ridge}: use a finite weight >= 0")
 
@@ -146,7 +152,7 @@ class Layered:
     def start(self, space: Space) -> Stack:
         """Return the network below its first layer, for features of this space."""
         maps = maps_of(space, self.image)
-        out = shapes(self.hidden(space), maps)[-1]  # refuses layers that do not fit
+        out = seen(shapes(self.hidden(space), maps), self.cells)  # refuses layers that do not fit
         memory.require(
             24 * (self.lift.width or out.size) ** 2,
             f"the head above outputs of {out}",
@@ -170,7 +176,7 @@ class Layered:
             total = federation.sum(self.layer_statistics, task)
             origins.append(total.digest())
             stack = stack.plus(self.next_layer(stack, total))
-        return stack, tuple(origins)
+        return replace(stack, cells=self.cells), tuple(origins)
 
     def next_layer(self, stack: Stack, total: Statistics) -> Solved:
         """Return the layer above a stack, solved from the total of its patches."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -115,6 +115,42 @@ def _cells(rows: Array, pool: int, out: Maps, count: int) -> Array:
     return maps.reshape(count, down, pool, right, pool, -1)
 
 
+def seen(shapes: Sequence[Maps], cells: int) -> Maps:
+    """Return the shape of what the head sees of maps: of the last, or of the cells of all layers.
+
+    Examples
+    --------
+    >>> maps = [Maps(height=n, width=n, channels=c) for n, c in ((32, 3), (16, 8), (2, 10))]
+    >>> str(seen(maps, cells=0)), str(seen(maps, cells=4))
+    ('2x2x10', '1x1x168')
+    """
+    if not cells or len(shapes) == 1:
+        return shapes[-1]
+    sides = [(min(cells, maps.height), min(cells, maps.width)) for maps in shapes]
+    pairs = zip(sides[1:], shapes[1:], strict=True)
+    return Maps(channels=sum(down * right * maps.channels for (down, right), maps in pairs))
+
+
+def _averaged(values: Array, maps: Maps, cells: int) -> Array:
+    """Return means over cells, sample by sample flattened, in the units of the values.
+
+    A mean of n values varies less than they do, and would be lost on their grid. So it is
+    multiplied by sqrt(n) / 2, if that is more than 1.
+    """
+    exact = values.dtype == np.int8
+    sums = values.reshape(-1, maps.height, maps.width, maps.channels)
+    count = np.ones(())
+    for axis, side in ((1, maps.height), (2, maps.width)):
+        starts = np.unique(np.arange(cells) * side // cells)
+        sums = np.add.reduceat(sums, starts, axis=axis, dtype=np.int32 if exact else FLOAT64)
+        count = np.multiply.outer(count, np.diff(starts, append=side))
+    factors = np.maximum(np.sqrt(count) / 2, 1) / count
+    means = sums * factors[..., None]
+    if exact:
+        means = np.clip(np.rint(means), -GRID.bound, GRID.bound).astype(values.dtype)
+    return means.reshape(len(values), -1)
+
+
 @codec.register
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stack:
@@ -128,11 +164,15 @@ class Stack:
         Their height, width and channels.
     solved
         The layers.
+    cells
+        Where it is not 0, what comes out is for the head: the means of what every layer makes over
+        so many by so many cells, side by side, and not what the last layer makes.
     """
 
     inputs: Space
     image: tuple[int, int, int]
     solved: tuple[Solved, ...] = ()
+    cells: int = 0
 
     @functools.cached_property
     def shapes(self) -> list[Maps]:
@@ -147,12 +187,12 @@ class Stack:
     def digest(self) -> str:
         """Of what decides what comes out: integers, alike on every machine that rounds alike."""
         layers = [[solved.text, solved.filters, solved.shifts] for solved in self.solved]
-        return codec.digest([self.inputs, self.image, layers])
+        return codec.digest([self.inputs, self.image, layers, self.cells])
 
     @property
     def maps(self) -> Maps:
         """The shape of what comes out."""
-        return self.shapes[-1]
+        return seen(self.shapes, self.cells)
 
     @functools.cached_property
     def space(self) -> Space:
@@ -161,6 +201,7 @@ class Stack:
             return self.inputs
         exact = self.inputs.exact
         texts = ", ".join(solved.text for solved in self.solved)
+        texts += f"; cells {self.cells}" if self.cells else ""
         return replace(
             self.inputs,
             width=self.maps.size + 1,
@@ -211,9 +252,12 @@ class Stack:
         if not self.solved:
             return features
         values, space = features.values[:, :-1], self.inputs
-        for solved, maps in zip(self.solved, self.shapes, strict=False):
+        parts = []
+        for solved, maps, after in zip(self.solved, self.shapes, self.shapes[1:], strict=False):
             values, space = solved(values, maps, space), self.space
+            if self.cells:
+                parts.append(_averaged(values, after, self.cells))
         rows = np.empty((len(values), self.space.width), values.dtype)
-        rows[:, :-1] = values
+        rows[:, :-1] = np.hstack(parts) if self.cells else values
         rows[:, -1] = bias(self.space.unit, self.space.bound)
         return Features(rows, self.space)

@@ -156,7 +156,7 @@ class PFedACnnL(Layered):
         """Return a client's own layers, each solved on what comes out of its own ones below."""
         if self.scope == "head" or self.filters not in LABELED:
             return shared
-        own = replace(shared, solved=())
+        own = replace(shared, solved=(), cells=0)
         for index, layer in enumerate(self.hidden(shared.inputs)):
             statistics = self.patches_of(samples, own, None)
             strength = self.layer_strength * places(layer, own.maps)
@@ -168,4 +168,4 @@ class PFedACnnL(Layered):
                 strength=strength,
             )
             own = own.plus(solved)
-        return own
+        return replace(own, cells=shared.cells)
