@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=6_000, help="training images of MNIST")
     parser.add_argument("--layers", default=FOR_IMAGES)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--against", nargs="*", default=["fedavg", "fedprox", "pfedme"])
     parser.add_argument("--patience", type=float, default=100.0, help="times the work of FedACnnL")
     parser.add_argument("--block-ridges", type=float, nargs="*", default=[3.0, 10.0, 30.0])
     parser.add_argument("--ridges", type=float, nargs="*", default=[100.0])
@@ -89,7 +90,7 @@ def mnist(arguments: argparse.Namespace) -> Iterator[str]:
     line, goal, work = solved("fedacnnl", everybody, layers)
     yield line
     yield solved("pfedacnnl", everybody, {**layers, "strength": "auto"})[0]
-    for name in ("fedavg", "fedprox", "pfedme"):
+    for name in arguments.against:
         yield from trained(
             name, everybody, layers, arguments.rounds, goal, work, arguments.patience
         )

@@ -1,14 +1,15 @@
 """Networks solved layer by layer: what their filters are worth, and personal heads.
 
 FEDGRAM_DATA=... python -m benchmarks.layers filters [--data mnist_images.npz] [--layers acnnl5 ...]
-FEDGRAM_DATA=... python -m benchmarks.layers personal [--seeds 3]
+FEDGRAM_DATA=... python -m benchmarks.layers personal [--partition dirichlet] [--seeds 3]
 
 filters: every kind of filter in the same network beside the controls, random filters and no hidden
 layers. The head's ridge is chosen on a tenth of the training images, which then do not train; the
 test images are looked at once. The partition changes nothing, so there is one client.
 
-personal: 20 clients with two labels each, test images likewise. pFedACnnL pulls its heads with the
-strength that leave-one-out chooses; nothing is chosen on validation or test images.
+personal: 20 clients with two labels each, or with shares of classes drawn from Dirichlet 0.1, test
+images likewise. pFedACnnL pulls its heads with the strength that leave-one-out chooses; nothing is
+chosen on validation or test images.
 
 At most as many test images are looked at as there are training images.
 """
@@ -33,7 +34,7 @@ from fedgram.heads import predict
 from fedgram.methods.fedacnnl import FedACnnL
 from fedgram.samples import Samples
 
-RIDGES = (1.0, 10.0, 100.0, 1000.0, 3000.0)
+RIDGES = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 PERSONAL: dict[str, tuple[str, dict[str, Any]]] = {
     "fedacnnl": ("fedacnnl", {}),
     "pfedacnnl, head": ("pfedacnnl", {"strength": "auto"}),
@@ -60,6 +61,8 @@ def main() -> None:
     parser.add_argument("--scaling", nargs="*", choices=get_args(Scaling), default=["length"])
     parser.add_argument("--cells", type=int, nargs="*", default=[0], help="of what the head sees")
     parser.add_argument("--lift", type=int, default=0, help="width of a lift before the head")
+    parser.add_argument("--partition", choices=("classes", "dirichlet"), default="classes")
+    parser.add_argument("--methods", nargs="*", choices=PERSONAL, default=PERSONAL)
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     parts = {"filters": filters, "personal": personal}
@@ -94,7 +97,7 @@ def best(
     seen = replace(valid.features, memo={})
     found: list[tuple[float, float, Deep]] = []
     for ridge in RIDGES:
-        model = replace(method, ridge=ridge).headed(stack, total, origins)
+        model = method.headed(stack, total, origins, ridge)
         right = predict(model, seen) == valid.labels.codes
         found.append((float(right.mean()), ridge, model))
     accuracy, ridge, model = max(found, key=lambda item: item[0])
@@ -104,13 +107,19 @@ def best(
 
 def personal(arguments: argparse.Namespace) -> Iterator[str]:
     data = some(load(arguments.data), arguments.images)
-    found: dict[str, list[float]] = {name: [] for name in PERSONAL}
+    found: dict[str, list[float]] = {name: [] for name in arguments.methods}
     yield f"{data.name}: client-mean accuracy in %, CPU seconds with tests, chosen strength"
+    shared = {
+        "layers": arguments.layers[0],
+        "scaling": arguments.scaling[0],
+        "cells": arguments.cells[0],
+    }
     for seed in range(arguments.seeds):
-        plan = Plan(clients=20, partition="classes", classes_per_client=2, seed=seed)
-        everybody = sites(data, plan)
-        for label, (name, settings) in PERSONAL.items():
-            network = {} if name == "fedhip" else {"layers": arguments.layers[0]}
+        plan = Plan(clients=20, partition=arguments.partition, classes_per_client=2, seed=seed)
+        everybody = sites(data, replace(plan, dirichlet=0.1))
+        for label in arguments.methods:
+            name, settings = PERSONAL[label]
+            network = {} if name == "fedhip" else shared
             start = time.process_time()
             method = make(name, {**network, **settings})
             result = run(method, everybody, metrics=Metrics(whole=False))

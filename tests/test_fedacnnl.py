@@ -15,6 +15,7 @@ from fedgram.errors import ConfigError, DataError, MemoryLimitError
 from fedgram.experiment.runner import run
 from fedgram.experiment.sites import sites
 from fedgram.features.grid import Grid
+from fedgram.gcv import RIDGES
 from fedgram.heads import Linear, predict
 from fedgram.method import make
 from fedgram.samples import Labels, Samples
@@ -82,6 +83,17 @@ def test_a_lift_goes_between_the_layers_and_the_head():
     result = fedacnnl({"lift": {"width": 100}, "layers": "conv 8 3x3 max 2"}, clients=3)
     assert result.shared.head.weights.shape == (101, 10)
     assert result.accuracy["global"] > 0.8
+
+
+def test_the_ridge_of_the_head_can_choose_itself():
+    everybody = dealt(clients=3)
+    pull = personal({"ridge": "auto", "strength": 50.0}, everybody).shared
+    for ridge in ("auto", pull.ridge):
+        model = run(make("fedacnnl", {**DENSE, "ridge": ridge}), everybody).shared
+        assert np.array_equal(model.head.weights, pull.model.head.weights)
+    assert pull.ridge in RIDGES
+    grouped = personal({"ridge": "auto", "groups": 2}, everybody).shared
+    assert grouped.ridge == pull.ridge  # that of everybody's total
 
 
 def test_without_a_grid_partitions_agree_up_to_rounding():

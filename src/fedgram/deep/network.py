@@ -18,6 +18,7 @@ from fedgram.errors import ConfigError
 from fedgram.exact import require_gram
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
+from fedgram.gcv import Ridge
 from fedgram.group import Additive, agreed
 from fedgram.heads import Linear
 from fedgram.layers import Dense, Layer, maps_of, read, shapes
@@ -102,7 +103,8 @@ class Layered:
         What the head sees: the means of what every layer makes over so many by so many cells, or
         with 0 what the last layer makes, place by place.
     ridge
-        Weight of the head's squared norm, for features of unit size.
+        Weight of the head's squared norm, for features of unit size; "auto" takes the one with the
+        smallest generalized cross-validation error.
     layer_ridge
         The same for filters that are regressions, for each patch.
     lift
@@ -116,7 +118,7 @@ class Layered:
     filters: Kind = "principal"
     scaling: Scaling = "length"
     cells: int = 0
-    ridge: float = 100.0
+    ridge: Ridge = 100.0
     layer_ridge: float = 1e-4
     lift: Lift = Lift()
     seed: int = 0
@@ -190,10 +192,12 @@ class Layered:
             seed=codes_seed(self.seed, index) + 1,
         )
 
-    def headed(self, stack: Stack, total: Statistics, origins: tuple[str, ...]) -> Deep:
+    def headed(
+        self, stack: Stack, total: Statistics, origins: tuple[str, ...], ridge: float
+    ) -> Deep:
         """Return the network with the head that is solved from the total of its outcomes."""
         head = Linear(
-            weights=total.solve(self.ridge),
+            weights=total.solve(ridge),
             space=total.space,
             classes=total.classes,
             lift=self.lift,

@@ -102,8 +102,10 @@ class Pull:
     ----------
     model
         The network that all share.
+    ridge
+        Weight of a head's squared norm, for features of unit size.
     strength
-        Weight of the squared distance to the shared head, for features of unit size.
+        Weight of the squared distance to the shared head.
     centers
         Shares of classes in each group's middle; empty without groups.
     heads
@@ -111,6 +113,7 @@ class Pull:
     """
 
     model: Deep
+    ridge: float
     strength: float
     centers: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     heads: tuple[Linear, ...] = ()

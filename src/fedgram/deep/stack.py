@@ -73,17 +73,25 @@ class Solved:
             return _activated(real, layer, layer.filtered(maps), len(values))
         sums = product(rows, self.filters, space.bound, longest=self.longest)
         out = layer.filtered(maps)
-        if isinstance(layer, Conv) and layer.pooling == "max":
-            sums = _cells(sums, layer.pool, out, len(values)).max(axis=(2, 4))
+        pool, pooling = (layer.pool, layer.pooling) if isinstance(layer, Conv) else (1, "")
+        if pooling == "max":
+            sums = _pooled(sums, pool, out, len(values), np.maximum)
         sums *= self.factors  # exact: by powers of two
-        np.rint(sums, out=sums)
-        np.clip(sums, -GRID.bound, GRID.bound, out=sums)
-        levels = _table(layer.activation).take(sums.astype(np.int16) + GRID.bound)
-        if isinstance(layer, Conv) and layer.pooling == "mean" and layer.pool > 1:
-            cells = _cells(levels, layer.pool, out, len(values))
-            means = cells.sum(axis=(2, 4), dtype=np.int32) / layer.pool**2
-            levels = np.rint(means).astype(np.int8)
-        return levels.reshape(len(values), -1)
+        levels = _leveled(np.rint(sums, out=sums), layer.activation)
+        if pooling == "mean":
+            levels = _pooled(levels, pool, out, len(values), np.add)
+            levels /= pool**2  # rounded, but a half is exact
+            np.rint(levels, out=levels)
+        return levels.astype(np.int8).reshape(len(values), -1)
+
+
+def _leveled(sums: Array, activation: str) -> Array:
+    """Return the activation of whole numbers, on the grid; it may be written over them."""
+    if activation == "relu":  # most layers, and no need to look anything up
+        return np.clip(sums, 0, GRID.bound, out=sums)
+    np.clip(sums, -GRID.bound, GRID.bound, out=sums)
+    levels = _table(activation).take(sums.astype(np.int16) + GRID.bound)
+    return levels.astype(sums.dtype)
 
 
 @functools.cache
@@ -99,20 +107,21 @@ def _activated(sums: Floats, layer: Layer, out: Maps, count: int) -> Floats:
     function = ACTIVATIONS[layer.activation]
     if not isinstance(layer, Conv):
         return function(sums)
-    cells = _cells(sums, layer.pool, out, count)
-    pooled: Floats
     if layer.pooling == "max":
-        pooled = function(cells.max(axis=(2, 4)))
+        pooled = function(_pooled(sums, layer.pool, out, count, np.maximum))
     else:
-        pooled = function(cells).mean(axis=(2, 4))
+        pooled = _pooled(function(sums), layer.pool, out, count, np.add) / layer.pool**2
     return pooled.reshape(count, -1)
 
 
-def _cells(rows: Array, pool: int, out: Maps, count: int) -> Array:
-    """Return maps as samples by cells: down, within a cell, right, within a cell, channels."""
+def _pooled(rows: Array, pool: int, out: Maps, count: int, join: np.ufunc) -> Array:
+    """Join the places of every cell; rows and columns one by one, which numpy does fastest."""
     down, right = out.height // pool, out.width // pool
     maps = rows.reshape(count, out.height, out.width, -1)[:, : down * pool, : right * pool]
-    return maps.reshape(count, down, pool, right, pool, -1)
+    cells = maps.reshape(count, down, pool, right, pool, -1)
+    lines = functools.reduce(join, (cells[:, :, i] for i in range(pool)))
+    pooled: Array = functools.reduce(join, (lines[:, :, :, i] for i in range(pool)))
+    return pooled
 
 
 def seen(shapes: Sequence[Maps], cells: int) -> Maps:

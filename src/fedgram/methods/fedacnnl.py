@@ -7,6 +7,7 @@ from typing import Any
 from fedgram.client import Client
 from fedgram.deep.network import Deep, Layered
 from fedgram.federation import Federation
+from fedgram.gcv import resolved
 from fedgram.heads import Predictor
 
 
@@ -25,7 +26,8 @@ class FedACnnL(Layered):
 
     def fit(self, federation: Federation) -> Iterator[Deep]:
         stack, origins = self.solved(federation, federation.sum(self.census))
-        yield self.headed(stack, federation.sum(self.head_statistics, stack), origins)
+        total = federation.sum(self.head_statistics, stack)
+        yield self.headed(stack, total, origins, resolved(self.ridge, total))
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         model: Deep = shared

@@ -15,6 +15,7 @@ from fedgram.deep.personal import STRENGTHS, LeaveOneOut, Profiles, Pull, Right,
 from fedgram.deep.stack import Stack
 from fedgram.errors import ConfigError
 from fedgram.federation import Federation
+from fedgram.gcv import resolved
 from fedgram.heads import Predictor
 from fedgram.samples import Floats, Samples
 from fedgram.stats import Statistics
@@ -86,7 +87,7 @@ class PFedACnnL(Layered):
         samples = client.samples
         head = pull.head(samples.labels)
         group = personal.nearest(samples.labels, pull.centers) if pull.heads else 0
-        whole = Whole(total=task["totals"][group], ridge=self.ridge)
+        whole = Whole(total=task["totals"][group], ridge=pull.ridge)
         common = self.lift(pull.model.stack(samples.features))
         own = self.lift(self._layers(samples, pull.model.stack)(samples.features))
         left_out = LeaveOneOut.of(own, common, samples.labels, whole, head.weights)
@@ -114,7 +115,7 @@ class PFedACnnL(Layered):
             self.lift(stack(samples.features)),
             samples.labels,
             pull.head(samples.labels),
-            ridge=self.ridge,
+            ridge=pull.ridge,
             strength=pull.strength,
         )
         return Deep(stack=stack, head=head)
@@ -138,17 +139,21 @@ class PFedACnnL(Layered):
         strength = 0.0 if self.strength == "auto" else self.strength
         if not len(centers):
             total = federation.sum(self.head_statistics, stack)
-            return Pull(model=self.headed(stack, total, origins), strength=strength), [total]
+            ridge = resolved(self.ridge, total)
+            model = self.headed(stack, total, origins, ridge)
+            return Pull(model=model, ridge=ridge, strength=strength), [total]
         slots = federation.sum(self.group_statistics, {"stack": stack, "centers": centers})
         parts = slots.parts()
         total = sum(parts[1:], parts[0])
         # A group without members has the head of all.
         totals = [part if part.count else total for part in parts]
+        ridge = resolved(self.ridge, total)
         pull = Pull(
-            model=self.headed(stack, total, origins),
+            model=self.headed(stack, total, origins, ridge),
+            ridge=ridge,
             strength=strength,
             centers=centers,
-            heads=tuple(self.headed(stack, part, ()).head for part in totals),
+            heads=tuple(self.headed(stack, part, (), ridge).head for part in totals),
         )
         return pull, totals
 
