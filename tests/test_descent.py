@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from network_support import some_rows, some_theta
 
 from fedgram import Lift, descent, network, work
 from fedgram.descent import Descent, products, spans
@@ -18,16 +19,6 @@ SHAPES = {
     "spanned": Shape(width=40, hidden=0, classes=3),
 }
 shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-
-
-def some_rows(shape, count=11, seed=0, dtype=np.float64, unit=0.25):
-    rng = np.random.default_rng(seed)
-    values = rng.integers(-9, 10, (count, shape.width)).astype(dtype)
-    return Rows(values=values, codes=rng.integers(shape.classes, size=count), unit=unit)
-
-
-def some_theta(shape, seed=1, dtype=np.float64):
-    return np.random.default_rng(seed).normal(size=shape.size).astype(dtype)
 
 
 def naive(shape, theta, batches, rate, *, towards=0.0, strength=0.0, drift=0.0, mask=True):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from network_support import some_rows, some_theta
 
 from fedgram import Features, Grid, Lift, Space, codec, network, solve, work
 from fedgram.errors import MismatchError
@@ -11,16 +12,6 @@ from fedgram.network import Network, Rows, Shape
 
 SHAPES = [Shape(width=5, hidden=0, classes=3), Shape(width=5, hidden=4, classes=3)]
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=["linear", "hidden"])
-
-
-def some_rows(shape, count=11, seed=0, dtype=np.float64, unit=0.25):
-    rng = np.random.default_rng(seed)
-    values = rng.integers(-9, 10, (count, shape.width)).astype(dtype)
-    return Rows(values=values, codes=rng.integers(shape.classes, size=count), unit=unit)
-
-
-def some_theta(shape, seed=1, dtype=np.float64):
-    return np.random.default_rng(seed).normal(size=shape.size).astype(dtype)
 
 
 def slow_scores(shape, theta, rows):
