@@ -201,18 +201,22 @@ def softmax(scores: Array) -> Array:
     array([[0.5, 0.5],
            [1. , 0. ]])
     """
+    scores /= _exponentials(scores)
+    return scores
+
+
+def _exponentials(scores: Array) -> Array:
+    """Turn scores into multiples of probabilities, in place; return their sums."""
     scores -= scores.max(axis=1, keepdims=True)
     np.exp(scores, out=scores)
-    scores /= scores.sum(axis=1, keepdims=True)
-    return scores
+    sums: Array = scores.sum(axis=1, keepdims=True)
+    return sums
 
 
 def errors(scores: Array, codes: Integers, scale: float = 1.0) -> Array:
     """Turn scores into `scale` times the gradient of their mean cross-entropy, in place."""
     share = scale / len(codes)
-    scores -= scores.max(axis=1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores *= share / scores.sum(axis=1, keepdims=True)
+    scores *= share / _exponentials(scores)
     scores[np.arange(len(codes)), codes] -= share
     return scores
 

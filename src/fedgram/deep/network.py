@@ -103,8 +103,8 @@ class Layered:
         What the head sees: the means of what every layer makes over so many by so many cells, or
         with 0 what the last layer makes, place by place.
     ridge
-        Weight of the head's squared norm, for features of unit size; "auto" takes the one with the
-        smallest generalized cross-validation error.
+        Weight of the head's squared norm, for features of unit size; "auto" takes the least with
+        nearly the smallest generalized cross-validation error.
     layer_ridge
         The same for filters that are regressions, for each patch.
     lift
