@@ -148,7 +148,7 @@ def test_the_span_is_taken_only_where_it_saves_operations(gridded):
         assert spans(shape, count, epochs, None) == (counted[True] < counted[False])
 
 
-def test_products_are_kept_as_long_as_the_samples(gridded):
+def test_rows_and_products_are_kept_as_long_as_the_samples(gridded):
     samples = gridded(9, 4, 3)
     rows = Rows.of(samples, Lift(), np.float64)
     kernel = products(rows)
@@ -159,18 +159,10 @@ def test_products_are_kept_as_long_as_the_samples(gridded):
     assert products(Rows.of(samples, Lift(width=6), np.float64)) is not kernel
     assert products(Rows.of(samples, Lift(), np.float32)).dtype == np.float32
     assert products(rows.take(np.arange(9))) is not kernel  # a part may be any part
-    gone = weakref.ref(kernel)
+    assert Rows.of(samples, Lift(), np.float64).values is rows.values
+    assert Rows.of(samples, Lift(width=6), np.float64).values.shape == (9, 7)
+    assert Rows.of(samples, Lift(), np.float32).values.dtype == np.float32
+    gone = [weakref.ref(kernel), weakref.ref(rows.values)]
     del rows, samples, kernel
     gc.collect()
-    assert gone() is None
-
-
-def test_no_more_products_are_kept_than_there_is_room_for(gridded, monkeypatch):
-    first, second = (gridded(9, 4, 3, seed=seed) for seed in (1, 2))
-    held = sum(k.nbytes for kernels in descent._kept.values() for k in kernels.values())
-    monkeypatch.setattr(descent, "_MOST_KEPT", held + 9 * 9 * 8)
-    found = [products(Rows.of(part, Lift(), np.float64)) for part in (first, second)]
-    again = [products(Rows.of(part, Lift(), np.float64)) for part in (first, second)]
-    assert again[0] is found[0]
-    assert again[1] is not found[1]
-    np.testing.assert_array_equal(again[1], found[1])
+    assert [still() for still in gone] == [None, None]

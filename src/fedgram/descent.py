@@ -9,22 +9,18 @@ long ones, and meets the features only twice: before its first step and after it
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from fedgram import work
+from fedgram.kept import Kept
 from fedgram.network import Architecture, Rows, Shape, descending, errors, product
-from fedgram.samples import Array, Features, Integers
+from fedgram.samples import Array, Integers
 
 _CALLS = 10  # of one client's descents that are expected to share its products
-_MOST_KEPT = 2**30  # bytes of products in memory; beyond that they are computed again
-_kept: WeakKeyDictionary[Features, dict[Any, Array]] = WeakKeyDictionary()
-_lock = threading.Lock()
+_kept = Kept(most=2**30)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,17 +163,7 @@ def products(rows: Rows) -> Array:
     if rows.origin is None:
         return _products(rows)
     features, lift = rows.origin
-    key = (lift, rows.values.dtype)
-    with _lock:
-        found = _kept.get(features, {}).get(key)
-    if found is not None:
-        return found
-    found = _products(rows)
-    with _lock:
-        held = sum(kernel.nbytes for kernels in _kept.values() for kernel in kernels.values())
-        if held + found.nbytes <= _MOST_KEPT:
-            _kept.setdefault(features, {})[key] = found
-    return found
+    return _kept(features, (lift, rows.values.dtype), lambda: _products(rows))
 
 
 def _products(rows: Rows) -> Array:

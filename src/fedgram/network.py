@@ -17,10 +17,13 @@ import numpy as np
 from fedgram import codec, work
 from fedgram.errors import MismatchError
 from fedgram.features.lift import Lift
+from fedgram.kept import Kept
 from fedgram.samples import Array, Features, Floats, Integers, Samples, Space
 from fedgram.solve import steady
 
+_ORDINARY = 60.0  # scores within this have exponentials that neither overflow nor vanish
 _ROWS_AT_A_TIME = 8192  # bounds the float copy of the features
+_kept = Kept(most=2**30)
 
 
 class Architecture(Protocol):
@@ -150,13 +153,15 @@ class Rows:
 
     @classmethod
     def of(cls, samples: Samples, lift: Lift, dtype: Any) -> Rows:
-        """Lift the samples and make them floats."""
-        features = lift(samples.features)
+        """Lift the samples and make them floats, once for all rounds."""
+        features = samples.features
         return cls(
-            values=features.values.astype(dtype),
+            values=_kept(
+                features, (lift, np.dtype(dtype)), lambda: lift(features).values.astype(dtype)
+            ),
             codes=samples.labels.codes,
-            unit=features.space.unit,
-            origin=(samples.features, lift),
+            unit=lift.space(features.space).unit,
+            origin=(features, lift),
         )
 
     def __len__(self) -> int:
@@ -207,7 +212,8 @@ def softmax(scores: Array) -> Array:
 
 def _exponentials(scores: Array) -> Array:
     """Turn scores into multiples of probabilities, in place; return their sums."""
-    scores -= scores.max(axis=1, keepdims=True)
+    if not -_ORDINARY <= scores.min(initial=0.0) <= scores.max(initial=0.0) <= _ORDINARY:
+        scores -= scores.max(axis=1, keepdims=True)
     np.exp(scores, out=scores)
     sums: Array = scores.sum(axis=1, keepdims=True)
     return sums

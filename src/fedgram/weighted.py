@@ -70,9 +70,10 @@ class Weighted(Additive):
         if diverged:
             weights, values = np.zeros_like(weights), np.zeros_like(values)
         steps = np.multiply(values, weights * np.float64(2**SINGLE), dtype=np.float64)
-        total, fine = np.rint(steps), np.zeros(0)
+        fine = np.zeros(0)
         if places > SINGLE:
-            fine = np.rint((steps - total) * 2.0 ** (places - SINGLE))
+            fine = np.rint((steps - np.rint(steps)) * 2.0 ** (places - SINGLE))
+        total = np.rint(steps, out=steps)
         return cls(
             weight=weights,
             total=total.astype(np.int64),

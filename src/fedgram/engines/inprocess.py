@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,8 +24,9 @@ Answer = tuple[Result, int, int, int]  # a reply, bytes up and down, operations
 class InProcess:
     """A federation of sites held in this process.
 
-    Replies are added up in the order of the clients' names as they come, so at most `workers`
-    contributions are in memory at a time and the result does not depend on their number.
+    Replies are added up in the order of the clients' names as they come: beside the sum there is
+    one contribution in memory with one worker, and one more than workers with several. The result
+    does not depend on their number.
 
     Parameters
     ----------
@@ -204,16 +207,24 @@ class InProcess:
                 error.add_note(f"at client {name}, in {what}")
                 raise
 
-        done = 0
+        results = zip(names, self._spread(guarded, names), strict=True)
+        for done, (name, result) in enumerate(results, 1):
+            yield name, result
+            if self._on_reply:
+                self._on_reply(what, done, len(names))
+
+    def _spread(self, work: Callable[[str], Result], names: Sequence[str]) -> Iterator[Result]:
+        """Yield the results in order, and let the workers go on while one is taken in."""
+        if self._workers == 1:
+            yield from map(work, names)
+            return
         with ThreadPoolExecutor(self._workers) as pool:
-            spread = pool.map if self._workers > 1 else map
-            for start in range(0, len(names), self._workers):
-                some = names[start : start + self._workers]
-                for name, result in zip(some, spread(guarded, some), strict=True):
-                    yield name, result
-                    done += 1
-                    if self._on_reply:
-                        self._on_reply(what, done, len(names))
+            coming = iter(names)
+            ahead = deque(pool.submit(work, name) for name in islice(coming, self._workers))
+            while ahead:
+                result = ahead.popleft().result()
+                ahead.extend(pool.submit(work, name) for name in islice(coming, 1))
+                yield result
 
     def _present(self, names: Sequence[str]) -> Sequence[str]:
         """Return those who answer: everybody, unless clients drop out."""
