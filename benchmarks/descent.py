@@ -13,11 +13,14 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,10 +34,25 @@ from fedgram.network import Rows
 from fedgram.samples import Array, Features, Integers
 
 FILE = "cifar100_efficientnet_lite0.npz"
-RATE, EPOCHS, BATCH = 0.1, 3, 128
+MAIN = (3, 128)  # epochs and batch size
+OTHERS = ((3, 32), (5, 10))
 
 Predicts = Callable[[Features], Integers]
 Timed = tuple[float, Predicts]  # the seconds of a round, and what predicts after it
+
+
+class Local(NamedTuple):
+    """What a client does in a round; smaller batches take smaller steps."""
+
+    epochs: int
+    batch: int
+
+    @property
+    def rate(self) -> float:
+        return 0.1 * self.batch / 128
+
+    def __str__(self) -> str:
+        return f"{self.epochs} epochs, batches of {self.batch}"
 
 
 def main() -> None:
@@ -50,31 +68,38 @@ def lines(*, quick: bool) -> Iterator[str]:
     everybody = sites(data, Plan(clients=clients, split="within-client", equal_sizes=True))
     yield (
         f"{data.name}: {clients} clients, {sum(len(s.train) for s in everybody.members)} training "
-        f"samples, {everybody.test.features.space.width} features, {len(data.classes)} classes; "
-        f"{rounds} rounds of {EPOCHS} epochs, batches of {BATCH}"
+        f"samples, {everybody.test.features.space.width} features, {len(data.classes)} classes"
     )
-    ways: dict[str, Iterator[Timed]] = {
-        "fedgram": fedgram(everybody, rounds),
-        "torch": torch_loop(everybody, rounds),
-        "torch, batches sliced by hand": torch_loop(everybody, rounds, sliced=True),
-        "numpy, stacked over clients": stacked(everybody, rounds),
+    local = Local(*MAIN)
+    yield f"{rounds} rounds of {local}"
+    ways = {
+        "fedgram": fedgram(everybody, local),
+        "torch": torch_loop(everybody, local),
+        "torch, batches sliced by hand": torch_loop(everybody, local, sliced=True),
+        "numpy, stacked over clients": stacked(everybody, local),
     }
-    # A round of each in turn, so that a slower minute of a shared machine slows all of them.
-    turns = list(zip(*ways.values(), strict=True))
+    yield from compared(everybody, ways, rounds)
+    yield "  operations of a round, of those of plain steps: " + operations(everybody, local)
+    for local in (Local(*other) for other in OTHERS):
+        yield f"{rounds // 2} rounds of {local}"
+        ways = {"fedgram": fedgram(everybody, local), "torch": torch_loop(everybody, local)}
+        yield from compared(everybody, ways, rounds // 2)
+
+
+def compared(everybody: Sites, ways: dict[str, Iterator[Timed]], rounds: int) -> Iterator[str]:
+    """Take a round of each in turn, so that a slow minute of a shared machine slows all of them."""
+    turns = list(zip(*(islice(way, rounds) for way in ways.values()), strict=True))
     seconds = {name: [turn[at][0] for turn in turns] for at, name in enumerate(ways)}
+    ours = seconds["fedgram"]
     for at, (name, taken) in enumerate(seconds.items()):
-        ratio = statistics.median(
-            t / ours for t, ours in zip(taken, seconds["fedgram"], strict=True)
-        )
+        ratio = statistics.median(t / o for t, o in zip(taken, ours, strict=True))
         right = turns[-1][at][1](everybody.test.features) == everybody.test.labels.codes
         goal = "  (goal >= 5)" if name == "torch" else ""
         yield (
             f"  {name}: {1000 * statistics.median(taken):.0f} ms per round, test accuracy "
             f"{100 * np.mean(right):.1f} %, {ratio:.1f} times fedgram's time{goal}"
         )
-    first, *_ = seconds["fedgram"]
-    yield f"  fedgram's first round, with what later ones keep: {1000 * first:.0f} ms"
-    yield "  operations of a round, of those of plain steps: " + operations(everybody, 2)
+    yield f"  fedgram's first round, with what later ones keep: {1000 * ours[0]:.0f} ms"
 
 
 def _features() -> Dataset:
@@ -87,18 +112,18 @@ def _features() -> Dataset:
     return Dataset(x=x, y=codes, classes=tuple(map(str, range(100))), name="random features")
 
 
-def fedgram(everybody: Sites, rounds: int) -> Iterator[Timed]:
+def fedgram(everybody: Sites, local: Local) -> Iterator[Timed]:
     forgotten = [replace(s, train=s.train.take(slice(None))) for s in everybody.members]
     engine = InProcess(forgotten, workers=2)
-    method = FedAvg(rounds=rounds, epochs=EPOCHS, batch=BATCH, rate=RATE)
+    method = FedAvg(rounds=sys.maxsize, epochs=local.epochs, batch=local.batch, rate=local.rate)
     models = iter(method.fit(engine))
-    for _ in range(rounds):
+    while True:
         start = time.perf_counter()
         model = next(models)
         yield time.perf_counter() - start, partial(predict, model.network)
 
 
-def torch_loop(everybody: Sites, rounds: int, *, sliced: bool = False) -> Iterator[Timed]:
+def torch_loop(everybody: Sites, local: Local, *, sliced: bool = False) -> Iterator[Timed]:
     """What one writes first: a model, an optimizer and a loader per client."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
@@ -115,20 +140,20 @@ def torch_loop(everybody: Sites, rounds: int, *, sliced: bool = False) -> Iterat
     width, classes = everybody.test.features.space.width, len(everybody.test.labels.classes)
     shared = torch.zeros(classes, width)
     weights = np.array([len(part) for part in parts]) / sum(map(len, parts))
-    for _ in range(rounds):
+    while True:
         start = time.perf_counter()
         total = torch.zeros_like(shared)
         for part, weight in zip(parts, weights, strict=True):
             model = torch.nn.Linear(width, classes, bias=False)
             with torch.no_grad():
                 model.weight.copy_(shared)
-            optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-            for _ in range(EPOCHS):
+            optimizer = torch.optim.SGD(model.parameters(), lr=local.rate)
+            for _ in range(local.epochs):
                 order = torch.randperm(len(part))
                 batches = (
-                    [part[some] for some in order.split(BATCH)]
+                    [part[some] for some in order.split(local.batch)]
                     if sliced
-                    else DataLoader(part, batch_size=BATCH, shuffle=True)
+                    else DataLoader(part, batch_size=local.batch, shuffle=True)
                 )
                 for rows, codes in batches:
                     optimizer.zero_grad()
@@ -139,7 +164,7 @@ def torch_loop(everybody: Sites, rounds: int, *, sliced: bool = False) -> Iterat
         yield time.perf_counter() - start, _linear(shared.numpy().T)
 
 
-def stacked(everybody: Sites, rounds: int) -> Iterator[Timed]:
+def stacked(everybody: Sites, local: Local) -> Iterator[Timed]:
     """All clients at once, padded to the longest: one product per step for everybody."""
     rows = [Rows.of(site.train, FedAvg().lift, np.float32) for site in everybody.members]
     unit = np.float32(rows[0].unit)
@@ -153,13 +178,13 @@ def stacked(everybody: Sites, rounds: int) -> Iterator[Timed]:
     present = onehot.sum(axis=2, keepdims=True)
     weights = np.array([len(part) for part in rows], np.float32) / sum(map(len, rows))
     shared, rng = np.zeros((width, classes), np.float32), np.random.default_rng(0)
-    for _ in range(rounds):
+    while True:
         start = time.perf_counter()
         theta = np.repeat(shared[None], len(rows), axis=0)
-        for _ in range(EPOCHS):
+        for _ in range(local.epochs):
             order = rng.permutation(longest)
-            for at in range(0, longest, BATCH):
-                some = order[at : at + BATCH]
+            for at in range(0, longest, local.batch):
+                some = order[at : at + local.batch]
                 x, mask = values[:, some], present[:, some]
                 scores = x @ theta
                 scores -= scores.max(axis=2, keepdims=True)
@@ -167,7 +192,7 @@ def stacked(everybody: Sites, rounds: int) -> Iterator[Timed]:
                 scores /= scores.sum(axis=2, keepdims=True)
                 residual = (scores - onehot[:, some]) * mask
                 residual /= np.maximum(mask.sum(axis=1, keepdims=True), 1)
-                theta -= RATE * (x.transpose(0, 2, 1) @ residual)
+                theta -= local.rate * (x.transpose(0, 2, 1) @ residual)
         shared = np.tensordot(weights, theta, axes=1)
         yield time.perf_counter() - start, _linear(shared)
 
@@ -176,13 +201,14 @@ def _linear(weights: Array) -> Predicts:
     return lambda features: (features.real() @ weights).argmax(axis=1)
 
 
-def operations(everybody: Sites, rounds: int) -> str:
+def operations(everybody: Sites, local: Local) -> str:
     """Return the operations that are counted in a later round, relative to those of plain steps."""
     engine = InProcess(everybody.members)
-    list(FedAvg(rounds=rounds, epochs=EPOCHS, batch=BATCH, rate=RATE).fit(engine))
+    method = FedAvg(rounds=2, epochs=local.epochs, batch=local.batch, rate=local.rate)
+    list(method.fit(engine))
     samples = sum(len(site.train) for site in everybody.members)
     width, classes = everybody.test.features.space.width, len(everybody.test.labels.classes)
-    plain = 2 * 2 * EPOCHS * samples * width * classes
+    plain = 2 * 2 * local.epochs * samples * width * classes
     return f"{100 * engine.asks[-1].flops / plain:.0f} %"
 
 

@@ -1,5 +1,7 @@
 """Small networks: gradients against finite differences."""
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -102,6 +104,30 @@ def test_scores_that_are_far_apart_do_not_overflow():
     theta = np.array([1e6, -1e6])
     np.testing.assert_array_equal(network.gradient(shape, theta, rows), [1.0, -1.0])
     assert network.loss(shape, theta, rows) > 500
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shift", [0, 40, 50, 69, 80, 90, 500, 800, 1e4])
+def test_only_differences_of_scores_matter(dtype, shift):
+    scores = np.random.default_rng(0).integers(-8, 9, (6, 5)).astype(dtype)
+    away = np.array([[0], [1], [-1], [1], [-1], [0]]) * dtype(shift)
+    codes = np.array([0, 1, 2, 3, 4, 0])
+    np.testing.assert_allclose(
+        network.softmax(scores + away), network.softmax(scores), rtol=8 * np.finfo(dtype).eps
+    )
+    with network.descending():
+        found, wanted = network.errors(scores + away, codes), network.errors(scores, codes)
+    np.testing.assert_allclose(found, wanted, atol=2 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_chances_are_those_of_decimal_arithmetic(dtype):
+    for row in ([-90, -46, -47], [69, 70, 10], [-300, 0, 5], [88, 89, 90], [1e5, 0, 1e5]):
+        powers = [Decimal(score).exp() for score in row]
+        wanted = [float(power / sum(powers)) for power in powers]
+        np.testing.assert_allclose(
+            network.softmax(np.array([row], dtype))[0], wanted, rtol=1e-5, atol=1e-37
+        )
 
 
 @shapes

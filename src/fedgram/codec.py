@@ -29,9 +29,10 @@ from fedgram.errors import DataError, FedgramError
 FORMAT = 1
 _KEY = "fedgram"
 _KINDS: dict[str, type] = {}
+_FIELDS: dict[str, list[str]] = {}  # which of them are encoded
 # What taking damaged or foreign content apart may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
-_WIDTHS = (np.int8, np.int16, np.int32)
+_WIDTHS = {width: np.iinfo(width) for width in (np.int8, np.int16, np.int32)}
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -53,6 +54,8 @@ def register(kind: Kind) -> Kind:
     if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
         raise TypeError(f"{kind.__name__} is the name of {known.__module__}'s own; choose another")
     _KINDS[kind.__name__] = kind
+    carried = (field for field in dataclasses.fields(kind) if field.metadata.get("carried", True))
+    _FIELDS[kind.__name__] = [field.name for field in carried]
     return kind
 
 
@@ -212,7 +215,7 @@ def _walk(node: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     if isinstance(node, np.ndarray):
         name = f"{len(arrays)} {path}".strip()  # the number keeps equal paths apart
         arrays[name] = node
-        return {"$": "array", "name": name, "dtype": node.dtype.name}
+        return {"$": "array", "name": name, "dtype": _dtype_name(node.dtype)}
     if isinstance(node, list | tuple):
         items = [_walk(item, f"{path}.{i}", arrays) for i, item in enumerate(node)]
         return items if isinstance(node, list) else {"$": "tuple", "items": items}
@@ -221,9 +224,13 @@ def _walk(node: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     kind = type(node)
     if _KINDS.get(kind.__name__) is not kind:
         raise TypeError(f"a {kind.__name__} cannot be encoded; see fedgram.codec.register")
-    carried = [f.name for f in dataclasses.fields(node) if f.metadata.get("carried", True)]
-    values = {name: getattr(node, name) for name in carried}
+    values = {name: getattr(node, name) for name in _FIELDS[kind.__name__]}
     return {"$": kind.__name__, "items": _walk_named(values, path, arrays)}
+
+
+@functools.cache
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return dtype.name
 
 
 def _walk_named(
@@ -281,12 +288,19 @@ def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
 
 def _narrow(array: NDArray[Any]) -> type:
     """Return the smallest type that holds an array of 64-bit integers; others stay."""
-    if array.dtype == np.int64 and array.size:
-        low, high = int(array.min()), int(array.max())
-        for width in _WIDTHS:
-            if np.iinfo(width).min <= low and high <= np.iinfo(width).max:
-                return width
-    return array.dtype.type
+    if array.dtype != np.int64 or not array.size:
+        return array.dtype.type
+    few = array.flat[:: 1 + array.size // 64]  # often enough to see that it takes all 64 bits
+    return np.int64 if _least(few) is np.int64 else _least(array)
+
+
+def _least(array: NDArray[Any]) -> type:
+    """Return the smallest type that holds these integers."""
+    low, high = int(array.min()), int(array.max())
+    for width, range_ in _WIDTHS.items():
+        if range_.min <= low and high <= range_.max:
+            return width
+    return np.int64
 
 
 def _canonical_json(value: Any) -> str:

@@ -9,7 +9,6 @@ long ones, and meets the features only twice: before its first step and after it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from fedgram import work
 from fedgram.kept import Kept
 from fedgram.network import Architecture, Rows, Shape, descending, errors, product
-from fedgram.samples import Array, Integers
+from fedgram.samples import Array
 
 _CALLS = 10  # of one client's descents that are expected to share its products
 _kept = Kept(most=2**30)
@@ -64,8 +63,7 @@ class Descent:
             if mask is not None:
                 self._masked(shape, theta, rows, rng, constant, keep, mask)
             elif isinstance(shape, Shape) and spans(shape, len(rows), self.epochs, constant):
-                orders = rows.orders(self.batch, self.epochs, rng)
-                self._spanned(shape, theta, rows, orders, constant, keep)
+                self._spanned(shape, theta, rows, rng, constant, keep)
             else:
                 for batch in rows.batches(self.batch, self.epochs, rng):
                     shape.backward(theta, batch, into=theta, scale=-self.rate, keep=keep)
@@ -97,7 +95,7 @@ class Descent:
         shape: Shape,
         theta: Array,
         rows: Rows,
-        orders: Iterator[Integers],
+        rng: np.random.Generator,
         constant: Array | None,
         keep: float,
     ) -> None:
@@ -107,21 +105,27 @@ class Descent:
         steady = None if constant is None else shape.layers(constant)[-1]
         away = None if steady is None else product(rows.values, steady, rows.unit)
         kernel, combination = products(rows), np.zeros_like(start)
+        parts = rows.parts(self.batch)
         of_start, of_constant = 1.0, 0.0  # how much of them is in the parameters by now
-        for step, order in enumerate(orders):
-            scores = start.take(order, axis=0)
-            if of_start != 1.0:
-                scores *= of_start
-            if away is not None:
-                scores -= of_constant * away.take(order, axis=0)
-            if step:
-                scores += product(kernel.take(order, axis=0), combination, 1.0)
-            residual = errors(scores, rows.codes[order], -self.rate)
-            if keep != 1.0:
-                combination *= keep
-                of_start *= keep
-            of_constant = keep * of_constant + 1.0
-            combination[order] += residual
+        for epoch, order in enumerate(rows.orders(self.epochs, rng)):
+            first, codes = start.take(order, axis=0), rows.codes.take(order)
+            for part in parts:
+                some, scores = order[part], first[part]
+                if of_start != 1.0:
+                    scores *= of_start
+                if away is not None:
+                    scores -= of_constant * away.take(some, axis=0)
+                if epoch or part.start:
+                    scores += product(kernel.take(some, axis=0), combination, 1.0)
+                residual = errors(scores, codes[part], -self.rate)
+                if keep != 1.0:
+                    combination *= keep
+                    of_start *= keep
+                of_constant = keep * of_constant + 1.0
+                if epoch:
+                    combination[some] += residual
+                else:
+                    combination[some] = residual
         if of_start != 1.0:
             head *= of_start
         if steady is not None:

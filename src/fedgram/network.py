@@ -21,7 +21,7 @@ from fedgram.kept import Kept
 from fedgram.samples import Array, Features, Floats, Integers, Samples, Space
 from fedgram.solve import steady
 
-_ORDINARY = 60.0  # scores within this have exponentials that neither overflow nor vanish
+_ORDINARY = (1e-20, 1e30)  # sums of exponentials of which none that matters has been lost
 _ROWS_AT_A_TIME = 8192  # bounds the float copy of the features
 _kept = Kept(most=2**30)
 
@@ -171,20 +171,23 @@ class Rows:
         """Return some of them."""
         return Rows(values=self.values[indices], codes=self.codes[indices], unit=self.unit)
 
-    def orders(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Integers]:
-        """Yield the places of shuffled mini-batches, epoch after epoch; the last may be smaller.
+    def orders(self, epochs: int, rng: np.random.Generator) -> Iterator[Integers]:
+        """Yield the order in which each epoch meets them."""
+        return (rng.permutation(len(self)) for _ in range(epochs))
+
+    def parts(self, size: int) -> list[slice]:
+        """Return which places of an order are mini-batches; the last may be smaller.
 
         Size 0 means all samples at once.
         """
         size = size or max(1, len(self))
-        for _ in range(epochs):
-            order = rng.permutation(len(self))
-            for start in range(0, len(self), size):
-                yield order[start : start + size]
+        return [slice(start, start + size) for start in range(0, len(self), size)]
 
     def batches(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Rows]:
-        """Yield the shuffled mini-batches themselves."""
-        return map(self.take, self.orders(size, epochs, rng))
+        """Yield shuffled mini-batches, epoch after epoch."""
+        for order in self.orders(epochs, rng):
+            for part in self.parts(size):
+                yield self.take(order[part])
 
 
 @contextlib.contextmanager
@@ -198,7 +201,7 @@ def descending() -> Iterator[None]:
 
 
 def softmax(scores: Array) -> Array:
-    """Turn scores into probabilities, in place.
+    """Turn scores into probabilities.
 
     Examples
     --------
@@ -206,25 +209,33 @@ def softmax(scores: Array) -> Array:
     array([[0.5, 0.5],
            [1. , 0. ]])
     """
-    scores /= _exponentials(scores)
-    return scores
+    with np.errstate(over="ignore"):
+        powers, sums = _exponentials(scores)
+    powers /= sums
+    return powers
 
 
-def _exponentials(scores: Array) -> Array:
-    """Turn scores into multiples of probabilities, in place; return their sums."""
-    if not -_ORDINARY <= scores.min(initial=0.0) <= scores.max(initial=0.0) <= _ORDINARY:
-        scores -= scores.max(axis=1, keepdims=True)
-    np.exp(scores, out=scores)
-    sums: Array = scores.sum(axis=1, keepdims=True)
-    return sums
+def _exponentials(scores: Array) -> tuple[Array, Array]:
+    """Return multiples of probabilities and their sums; what overflows is done again."""
+    powers = np.exp(scores)
+    sums = powers.sum(axis=1, keepdims=True)
+    least, most = _ORDINARY
+    if not least <= sums.min(initial=1.0) <= sums.max(initial=1.0) <= most:
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        sums = powers.sum(axis=1, keepdims=True)
+    return powers, sums
 
 
 def errors(scores: Array, codes: Integers, scale: float = 1.0) -> Array:
-    """Turn scores into `scale` times the gradient of their mean cross-entropy, in place."""
+    """Return `scale` times the gradient of the mean cross-entropy of the scores.
+
+    For use within `descending`, where exponentials may overflow at first.
+    """
     share = scale / len(codes)
-    scores *= share / _exponentials(scores)
-    scores[np.arange(len(codes)), codes] -= share
-    return scores
+    residual, sums = _exponentials(scores)
+    residual *= share / sums
+    residual[np.arange(len(codes)), codes] -= share
+    return residual
 
 
 def loss(shape: Architecture, theta: Array, rows: Rows) -> float:
@@ -236,7 +247,8 @@ def loss(shape: Architecture, theta: Array, rows: Rows) -> float:
 def gradient(shape: Architecture, theta: Array, rows: Rows) -> Array:
     """Return the gradient of the mean cross-entropy."""
     into = np.zeros_like(theta)
-    shape.backward(theta, rows, into=into, scale=1.0)
+    with descending():
+        shape.backward(theta, rows, into=into, scale=1.0)
     return into
 
 

@@ -25,7 +25,7 @@ class InProcess:
     """A federation of sites held in this process.
 
     Replies are added up in the order of the clients' names as they come: beside the sum there is
-    one contribution in memory with one worker, and one more than workers with several. The result
+    one contribution in memory with one worker, and two more than workers with several. The result
     does not depend on their number.
 
     Parameters
@@ -214,13 +214,16 @@ class InProcess:
                 self._on_reply(what, done, len(names))
 
     def _spread(self, work: Callable[[str], Result], names: Sequence[str]) -> Iterator[Result]:
-        """Yield the results in order, and let the workers go on while one is taken in."""
+        """Yield the results in order.
+
+        There is one more to do than workers, so that none waits for another's, or for the sum.
+        """
         if self._workers == 1:
             yield from map(work, names)
             return
         with ThreadPoolExecutor(self._workers) as pool:
             coming = iter(names)
-            ahead = deque(pool.submit(work, name) for name in islice(coming, self._workers))
+            ahead = deque(pool.submit(work, name) for name in islice(coming, self._workers + 1))
             while ahead:
                 result = ahead.popleft().result()
                 ahead.extend(pool.submit(work, name) for name in islice(coming, 1))
