@@ -96,7 +96,7 @@ def test_a_descent_that_diverges_does_so_in_silence(shape):
 
 
 def test_which_shapes_are_descended_in_the_span_of_the_samples():
-    found = {name: spans(shape, 11, 3, None) for name, shape in SHAPES.items()}
+    found = {n: spans(shape, some_rows(shape, 11), 3, None) for n, shape in SHAPES.items()}
     assert found == {"linear": False, "hidden": False, "spanned": True}
 
 
@@ -130,10 +130,14 @@ def test_both_ways_end_at_the_same_numbers(width, count, batch, epochs, strength
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-10)
 
 
-def test_the_span_is_taken_only_where_it_saves_operations(gridded):
+@pytest.mark.parametrize("part", [False, True])  # products with a part are made every time
+def test_the_span_is_taken_only_where_it_saves_operations(gridded, part):
+    taken = set()
     for count, width, epochs in ((12, 80, 3), (12, 80, 1), (70, 40, 3), (60, 80, 2), (30, 80, 8)):
         samples = gridded(count, width, 3)
         rows = Rows.of(samples, Lift(), np.float64)
+        if part:
+            rows = rows.take(np.arange(count))
         shape = Shape(width=width + 1, hidden=0, classes=3)
         counted = {}
         for spanned in (False, True):
@@ -145,7 +149,9 @@ def test_the_span_is_taken_only_where_it_saves_operations(gridded):
                         shape, some_theta(shape), rows, np.random.default_rng(0)
                     )
                 counted[spanned] = work.done() - before
-        assert spans(shape, count, epochs, None) == (counted[True] < counted[False])
+        assert spans(shape, rows, epochs, None) == (counted[True] < counted[False])
+        taken.add(counted[True] < counted[False])
+    assert taken == {False, True}
 
 
 def test_rows_and_products_are_kept_as_long_as_the_samples(gridded):

@@ -202,9 +202,19 @@ def test_batches_hold_every_sample_once_an_epoch(count, size, epochs):
 
 def test_batches_are_shuffled_anew_in_every_epoch():
     rows = Rows(values=np.arange(50.0)[:, None], codes=np.zeros(50, int), unit=1.0)
-    first, second = (b.values[:, 0] for b in rows.batches(0, 2, np.random.default_rng(0)))
+    found = [b.values[:, 0] for b in rows.batches(25, 2, np.random.default_rng(0))]
+    first, second = np.concatenate(found[:2]), np.concatenate(found[2:])
     assert not np.array_equal(first, second)
     assert not np.array_equal(first, np.arange(50))
+
+
+@pytest.mark.parametrize("size", [0, 50, 51])
+def test_all_samples_at_once_need_neither_order_nor_copy(size):
+    rows = Rows(values=np.arange(50.0)[:, None], codes=np.zeros(50, int), unit=1.0)
+    rng = np.random.default_rng(0)
+    found = list(rows.batches(size, 3, rng))
+    assert [batch is rows for batch in found] == [True] * 3
+    assert rng.integers(2**40) == np.random.default_rng(0).integers(2**40)
 
 
 def test_nothing_gives_no_batches():

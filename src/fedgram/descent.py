@@ -62,7 +62,7 @@ class Descent:
             keep = 1.0 - self.rate * strength
             if mask is not None:
                 self._masked(shape, theta, rows, rng, constant, keep, mask)
-            elif isinstance(shape, Shape) and spans(shape, len(rows), self.epochs, constant):
+            elif isinstance(shape, Shape) and spans(shape, rows, self.epochs, constant):
                 self._spanned(shape, theta, rows, rng, constant, keep)
             else:
                 for batch in rows.batches(self.batch, self.epochs, rng):
@@ -107,7 +107,7 @@ class Descent:
         kernel, combination = products(rows), np.zeros_like(start)
         parts = rows.parts(self.batch)
         of_start, of_constant = 1.0, 0.0  # how much of them is in the parameters by now
-        for epoch, order in enumerate(rows.orders(self.epochs, rng)):
+        for epoch, order in enumerate(rows.orders(self.batch, self.epochs, rng)):
             first, codes = start.take(order, axis=0), rows.codes.take(order)
             for part in parts:
                 some, scores = order[part], first[part]
@@ -143,22 +143,25 @@ class Descent:
         return self.rate * drift if pull is None else pull + self.rate * drift
 
 
-def spans(shape: Shape, count: int, epochs: int, constant: Array | None) -> bool:
+def spans(shape: Shape, rows: Rows, epochs: int, constant: Array | None) -> bool:
     """Say whether descent in the span of the samples takes fewer operations.
 
-    It depends on sizes only, never on what is kept: the last bits of a result do too.
+    It depends on what the rows are, never on what happens to be kept: the last bits of a result
+    depend on it.
 
     Examples
     --------
     >>> shape = Shape(width=1281, hidden=0, classes=100)
-    >>> spans(shape, 450, 3, None), spans(shape, 450, 1, None), spans(shape, 2000, 3, None)
-    (True, False, False)
+    >>> def some(count):
+    ...     return Rows(values=np.zeros((count, 1281)), codes=np.zeros(count, int), unit=1.0)
+    >>> spans(shape, some(450), 3, None), spans(shape, some(450), 1, None)
+    (True, False)
     """
     if shape.hidden:
         return False
     passes = 2 if constant is None else 3
-    per_sample = (epochs * count + passes * shape.width) * shape.classes
-    making = count * shape.width / 2 / _CALLS
+    per_sample = (epochs * len(rows) + passes * shape.width) * shape.classes
+    making = len(rows) * shape.width / 2 / (_CALLS if rows.origin else 1)
     return per_sample + making < 2 * epochs * shape.width * shape.classes
 
 

@@ -171,9 +171,11 @@ class Rows:
         """Return some of them."""
         return Rows(values=self.values[indices], codes=self.codes[indices], unit=self.unit)
 
-    def orders(self, epochs: int, rng: np.random.Generator) -> Iterator[Integers]:
-        """Yield the order in which each epoch meets them."""
-        return (rng.permutation(len(self)) for _ in range(epochs))
+    def orders(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Integers]:
+        """Yield the order in which each epoch meets them: random, unless one batch holds all."""
+        whole = len(self.parts(size)) < 2
+        for _ in range(epochs):
+            yield np.arange(len(self)) if whole else rng.permutation(len(self))
 
     def parts(self, size: int) -> list[slice]:
         """Return which places of an order are mini-batches; the last may be smaller.
@@ -185,9 +187,10 @@ class Rows:
 
     def batches(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Rows]:
         """Yield shuffled mini-batches, epoch after epoch."""
-        for order in self.orders(epochs, rng):
-            for part in self.parts(size):
-                yield self.take(order[part])
+        parts = self.parts(size)
+        for order in self.orders(size, epochs, rng):
+            for part in parts:
+                yield self if len(parts) == 1 else self.take(order[part])
 
 
 @contextlib.contextmanager

@@ -132,7 +132,7 @@ class Tower:
 
     def _scores(self, torch: Any, leaves: list[Any], rows: Rows) -> Any:
         height, width, channels = self.image
-        maps = torch.from_numpy(rows.values)[:, :-1] * rows.unit
+        maps = torch.from_numpy(rows.values[:, :-1] * rows.unit)
         # Channels come last in memory; torch counts them second.
         maps = maps.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
         for layer, leaf in zip(self._read, leaves, strict=False):

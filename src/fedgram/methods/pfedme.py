@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.client import Client
+from fedgram.descent import Descent
 from fedgram.errors import ConfigError
 from fedgram.federation import Federation
 from fedgram.heads import Predictor
@@ -68,12 +69,9 @@ class PFedMe(Training):
         """Return the local and the personal model after a round."""
         local, personal = model.theta.copy(), model.theta.copy()
         rate = self.inner_rate or model.rate
-        stays = 1 - rate * self.strength
+        inner = Descent(rate=rate, epochs=self.inner_steps, batch=0)
         with descending():
             for batch in rows.batches(self.batch, self.epochs, rng):
-                anchor = rate * self.strength * local
-                for _ in range(self.inner_steps):
-                    model.shape.backward(personal, batch, into=personal, scale=-rate, keep=stays)
-                    personal += anchor
+                inner(model.shape, personal, batch, rng, towards=local, strength=self.strength)
                 local -= model.rate * self.strength * (local - personal)
         return local, personal
