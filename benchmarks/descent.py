@@ -34,8 +34,6 @@ from fedgram.network import Rows
 from fedgram.samples import Array, Features, Integers
 
 FILE = "cifar100_efficientnet_lite0.npz"
-MAIN = (3, 128)  # epochs and batch size
-OTHERS = ((3, 32), (5, 10))
 
 Predicts = Callable[[Features], Integers]
 Timed = tuple[float, Predicts]  # the seconds of a round, and what predicts after it
@@ -55,6 +53,9 @@ class Local(NamedTuple):
         return f"{self.epochs} epochs, batches of {self.batch}"
 
 
+MAIN, *OTHERS = Local(3, 128), Local(3, 32), Local(5, 10)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
@@ -70,17 +71,16 @@ def lines(*, quick: bool) -> Iterator[str]:
         f"{data.name}: {clients} clients, {sum(len(s.train) for s in everybody.members)} training "
         f"samples, {everybody.test.features.space.width} features, {len(data.classes)} classes"
     )
-    local = Local(*MAIN)
-    yield f"{rounds} rounds of {local}"
+    yield f"{rounds} rounds of {MAIN}"
     ways = {
-        "fedgram": fedgram(everybody, local),
-        "torch": torch_loop(everybody, local),
-        "torch, batches sliced by hand": torch_loop(everybody, local, sliced=True),
-        "numpy, stacked over clients": stacked(everybody, local),
+        "fedgram": fedgram(everybody, MAIN),
+        "torch": torch_loop(everybody, MAIN),
+        "torch, batches sliced by hand": torch_loop(everybody, MAIN, sliced=True),
+        "numpy, stacked over clients": stacked(everybody, MAIN),
     }
     yield from compared(everybody, ways, rounds)
-    yield "  operations of a round, of those of plain steps: " + operations(everybody, local)
-    for local in (Local(*other) for other in OTHERS):
+    yield "  operations of a round, of those of plain steps: " + operations(everybody, MAIN)
+    for local in OTHERS:
         yield f"{rounds // 2} rounds of {local}"
         ways = {"fedgram": fedgram(everybody, local), "torch": torch_loop(everybody, local)}
         yield from compared(everybody, ways, rounds // 2)

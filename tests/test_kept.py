@@ -56,3 +56,14 @@ def test_many_threads_get_the_same_values(gridded):
         found = list(pool.map(lambda _: kept(rows, "real", rows.real), range(64)))
     for each in found:
         np.testing.assert_array_equal(each, rows.real())
+
+
+def test_what_is_counted_is_what_is_held(gridded):
+    kept, parts = Kept(most=2**20), [gridded(9, 3, 2, seed=seed) for seed in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        everything = [(part, key) for part in parts for key in range(3)] * 4
+        list(pool.map(lambda p: kept(p[0].features, p[1], p[0].features.real), everything))
+    assert kept._held == 4 * 3 * 9 * 4 * 8
+    del parts[1:], everything
+    gc.collect()
+    assert kept._held == 3 * 9 * 4 * 8

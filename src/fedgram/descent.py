@@ -154,8 +154,8 @@ def spans(shape: Shape, rows: Rows, epochs: int, constant: Array | None) -> bool
     >>> shape = Shape(width=1281, hidden=0, classes=100)
     >>> def some(count):
     ...     return Rows(values=np.zeros((count, 1281)), codes=np.zeros(count, int), unit=1.0)
-    >>> spans(shape, some(450), 3, None), spans(shape, some(450), 1, None)
-    (True, False)
+    >>> [spans(shape, some(n), epochs, None) for n, epochs in ((450, 3), (450, 1), (2000, 3))]
+    [True, False, False]
     """
     if shape.hidden:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 from fedgram.samples import Array, Features
 
@@ -33,8 +33,9 @@ class Kept:
 
     def __init__(self, *, most: int) -> None:
         self._most = most
+        self._held = 0  # counted, not added up: there may be many thousands of clients
         self._arrays: WeakKeyDictionary[Features, dict[Hashable, Array]] = WeakKeyDictionary()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # samples may go while this very thread holds it
 
     def __call__(self, features: Features, key: Hashable, make: Callable[[], Array]) -> Array:
         """Return what was kept under `key`, or make it."""
@@ -45,7 +46,13 @@ class Kept:
         made = make()
         made.flags.writeable = False  # others will see it
         with self._lock:
-            held = sum(array.nbytes for some in self._arrays.values() for array in some.values())
-            if held + made.nbytes <= self._most:
-                self._arrays.setdefault(features, {})[key] = made
+            mine = self._arrays.setdefault(features, {})
+            if key not in mine and self._held + made.nbytes <= self._most:
+                mine[key] = made
+                self._held += made.nbytes
+                finalize(features, self._release, made.nbytes).atexit = False
         return made
+
+    def _release(self, size: int) -> None:
+        with self._lock:
+            self._held -= size

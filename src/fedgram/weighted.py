@@ -70,10 +70,9 @@ class Weighted(Additive):
         if diverged:
             weights, values = np.zeros_like(weights), np.zeros_like(values)
         steps = np.multiply(values, weights * np.float64(2**SINGLE), dtype=np.float64)
-        fine = np.zeros(0)
+        total, fine = np.rint(steps), np.zeros(0)
         if places > SINGLE:
-            fine = np.rint((steps - np.rint(steps)) * 2.0 ** (places - SINGLE))
-        total = np.rint(steps, out=steps)
+            fine = np.rint((steps - total) * 2.0 ** (places - SINGLE))
         return cls(
             weight=weights,
             total=total.astype(np.int64),
