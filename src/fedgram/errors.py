@@ -1,5 +1,10 @@
 """Errors that name the cause and the remedy; the command line prints them in one line."""
 
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
 
 class FedgramError(Exception):
     """Any error of fedgram's own.
@@ -76,3 +81,24 @@ class FederationError(FedgramError):
     """Sites that did not come, or did not answer: there are too few to go on."""
 
     exit_code = 11
+
+
+@contextlib.contextmanager
+def at_client(name: str, step: str) -> Iterator[None]:
+    """Let an error of the body say at which client it happened, and in which step.
+
+    Examples
+    --------
+    >>> with at_client("north", "update"):
+    ...     raise DataError("there are no samples")
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.DataError: client north: there are no samples
+    """
+    try:
+        yield
+    except FedgramError as error:
+        raise type(error)(f"client {name}: {error}") from error
+    except Exception as error:
+        error.add_note(f"at client {name}, in {step}")
+        raise

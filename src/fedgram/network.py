@@ -219,25 +219,34 @@ def softmax(scores: Array) -> Array:
 
 
 def _exponentials(scores: Array) -> tuple[Array, Array]:
-    """Return multiples of probabilities and their sums; what overflows is done again."""
+    """Return multiples of probabilities and their sums; rows that overflow are done again."""
     powers = np.exp(scores)
-    sums = powers.sum(axis=1, keepdims=True)
+    sums = np.add.reduce(powers, axis=1, keepdims=True)
     least, most = _ORDINARY
-    if not least <= sums.min(initial=1.0) <= sums.max(initial=1.0) <= most:
-        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-        sums = powers.sum(axis=1, keepdims=True)
+    if not (
+        least <= np.minimum.reduce(sums, axis=None, initial=1.0)
+        and np.maximum.reduce(sums, axis=None, initial=1.0) <= most
+    ):
+        strange = np.flatnonzero(~((least <= sums) & (sums <= most)))
+        again = scores[strange]
+        powers[strange] = np.exp(again - again.max(axis=1, keepdims=True))
+        sums[strange] = np.add.reduce(powers[strange], axis=1, keepdims=True)
     return powers, sums
 
 
-def errors(scores: Array, codes: Integers, scale: float = 1.0) -> Array:
-    """Return `scale` times the gradient of the mean cross-entropy of the scores.
+def errors(scores: Array, codes: Integers, share: float | Array | None = None) -> Array:
+    """Return the gradient of the cross-entropy of the scores, each sample's times its share.
 
-    For use within `descending`, where exponentials may overflow at first.
+    Shares are one number or a column, those of a mean by default. For use within `descending`,
+    where exponentials may overflow at first.
     """
-    share = scale / len(codes)
+    if share is None:
+        share = 1 / len(codes)
     residual, sums = _exponentials(scores)
     residual *= share / sums
-    residual[np.arange(len(codes)), codes] -= share
+    flat = residual.reshape(-1)  # one index is found sooner than two
+    at = np.arange(0, flat.size, residual.shape[1]) + codes
+    flat[at] -= share.ravel() if isinstance(share, np.ndarray) else share
     return residual
 
 
@@ -303,10 +312,10 @@ class Network:
         return scores
 
 
-def product(left: Array, right: Array, scale: float) -> Array:
+def product(left: Array, right: Array, scale: float, *, out: Array | None = None) -> Array:
     """Return ``scale * left @ right``, by NumPy: unlike SciPy it lets other threads run."""
     work.count(2 * left.shape[0] * left.shape[1] * right.shape[1])
-    result: Array = left @ right
+    result: Array = np.matmul(left, right, out=out)
     if scale != 1.0:
         result *= scale
     return result

@@ -7,7 +7,7 @@ server divides a `Weighted` sum. The learning rate is climbed to on validation s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -15,11 +15,12 @@ import numpy as np
 
 from fedgram import codec
 from fedgram.client import Client
-from fedgram.descent import Descent
+from fedgram.descent import Descent, Task
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
 from fedgram.heads import Predictor, predict
+from fedgram.jointly import Descents, jointly
 from fedgram.layers import read
 from fedgram.network import Architecture, Network, Rows, Shape
 from fedgram.samples import Array, Integers, Samples
@@ -197,16 +198,17 @@ class Training:
         space = self.lift(client.train.features.take(slice(0))).space
         return Opening(space=space, classes=client.train.labels.classes)
 
-    def update(self, client: Client, model: Model) -> Weighted:
+    @jointly
+    def update(self, client: Client, model: Model) -> Descents[Weighted]:
         """Train on the client's samples and return what is to be averaged."""
         rows = self.rows(client, model)
         theta = model.theta.copy()
-        self.descend(client, model, theta, rows)
+        yield from self.descend(client, model, theta, rows)
         return self.weighted(theta, len(rows))
 
-    def descend(self, client: Client, model: Model, theta: Array, rows: Rows) -> None:
-        """Change parameters in place by this method's local descent."""
-        self.descent(model)(model.shape, theta, rows, client.rng)
+    def descend(self, client: Client, model: Model, theta: Array, rows: Rows) -> Iterable[Task]:
+        """Return what is left to do to change parameters in place by this method's descent."""
+        return [self.descent(model).task(model.shape, theta, rows, client.rng)]
 
     def personalize(self, client: Client, shared: Any) -> Predictor:  # noqa: ARG002
         """Return the shared model, unless the method says otherwise."""

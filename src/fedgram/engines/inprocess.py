@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,19 +15,24 @@ import numpy as np
 from fedgram import codec, work
 from fedgram.client import Client, Site
 from fedgram.engines.engine import DROPOUT, SCORING, asked, client_rng, refusal, server_rng
-from fedgram.errors import ConfigError, DataError, FedgramError
+from fedgram.errors import ConfigError, DataError, at_client
 from fedgram.federation import Ask, Phase, Reply, Step, Total, delivery, step_name
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Answer = tuple[Result, int, int, int]  # a reply, bytes up and down, operations
+
+_MOST_TOGETHER = 10  # clients; beyond that there is little to save
+_ROOM = 2**24  # bytes of the parameters of clients that descend together
 
 
 class InProcess:
     """A federation of sites held in this process.
 
     Replies are added up in the order of the clients' names as they come: beside the sum there is
-    one contribution in memory with one worker, and two more than workers with several. The result
-    does not depend on their number.
+    one contribution in memory with one worker, and two more than workers with several. Steps that
+    descend (`fedgram.jointly`) are taken by some clients at once, as far as 16 MB of parameters go,
+    and there are as many times more. The result depends on none of this.
 
     Parameters
     ----------
@@ -136,7 +142,7 @@ class InProcess:
             if id(part) not in sizes:
                 sizes[id(part)] = _size(part)
             client = site.client(client_rng(self._seed, name, SCORING), frozen=True)
-            result, flops = _worked(lambda: step(site, client, part))
+            result, flops = worked(lambda: step(site, client, part))
             return result, _size(result), sizes[id(part)], flops
 
         return self._exchange("score", step_name(step), self.clients, at)
@@ -152,28 +158,45 @@ class InProcess:
     def _ask(
         self, step: Step[Result], broadcast: Any, clients: Iterable[str] | None
     ) -> Iterator[tuple[str, Result]]:
-        names, reply_at = self._prepare(step, broadcast, clients)
-        down = _size(broadcast)
+        names, client_at = self._prepare(step, clients)
+        down, names = _size(broadcast), self._present(names)
+        together = getattr(step, "together", None)
+        if together is None:
 
-        def at(name: str) -> Answer[Result]:
-            reply, flops = reply_at(name)
-            return reply, _size(reply), down, flops
+            def at(name: str) -> Answer[Result]:
+                reply, flops = worked(lambda: step(client_at(name), broadcast))
+                return reply, _size(reply), down, flops
 
-        return self._exchange("train", step_name(step), self._present(names), at)
+            return self._exchange("train", step_name(step), names, at)
+
+        def at_all(group: Sequence[str]) -> list[Answer[Result]]:
+            members = [client_at(name) for name in group]
+            replies, flops = worked(lambda: together(members, broadcast))
+            # Of the operations only their sum is told.
+            return [(r, _size(r), down, 0 if k else flops) for k, r in enumerate(replies)]
+
+        groups = self._groups(names, min(_MOST_TOGETHER, _ROOM // max(1, down)))
+        return self._exchanged("train", step_name(step), groups, at_all)
 
     def _prepare(
-        self, step: Step[Result], broadcast: Any, clients: Iterable[str] | None
-    ) -> tuple[Sequence[str], Callable[[str], tuple[Result, int]]]:
-        """Begin an ask: return who is asked, and what makes a client's reply and operations."""
+        self, step: Step[Result], clients: Iterable[str] | None
+    ) -> tuple[Sequence[str], Callable[[str], Client]]:
+        """Begin an ask: return who is asked, and what makes the client that a step sees."""
         names = asked(step, clients, self.clients)
         self._asked += 1
         number = self._asked
 
-        def reply_at(name: str) -> tuple[Result, int]:
-            client = self._sites[name].client(client_rng(self._seed, name, number))
-            return _worked(lambda: step(client, broadcast))
+        def client_at(name: str) -> Client:
+            return self._sites[name].client(client_rng(self._seed, name, number))
 
-        return names, reply_at
+        return names, client_at
+
+    def _groups(self, names: Sequence[str], most: int) -> list[Sequence[str]]:
+        """Return neighbours in groups of at most so many, as many groups for every worker."""
+        turns = -(-len(names) // (self._workers * max(1, most)))
+        count = min(len(names), self._workers * turns)
+        ends = [len(names) * k // count for k in range(count + 1)]
+        return [names[begin:end] for begin, end in itertools.pairwise(ends)]
 
     def _exchange(
         self,
@@ -183,50 +206,50 @@ class InProcess:
         at: Callable[[str], Answer[Result]],
     ) -> Iterator[tuple[str, Result]]:
         """Yield each client's reply, and record the exchange even if it is broken off."""
+
+        def alone(group: Sequence[str]) -> list[Answer[Result]]:
+            (name,) = group
+            with at_client(name, step):
+                return [at(name)]
+
+        return self._exchanged(phase, step, [[name] for name in names], alone)
+
+    def _exchanged(
+        self,
+        phase: Phase,
+        step: str,
+        groups: Sequence[Sequence[str]],
+        at: Callable[[Sequence[str]], list[Answer[Result]]],
+    ) -> Iterator[tuple[str, Result]]:
+        """Do the same with groups of clients that answer together."""
         start = time.perf_counter()
         clients = up = down = flops = 0
+        everybody = sum(map(len, groups))
         try:
-            for name, (reply, bytes_up, bytes_down, more) in self._each(names, at, step):
-                clients, up, down = clients + 1, up + bytes_up, down + bytes_down
-                flops += more
-                yield name, reply
+            for group, answers in zip(groups, self._spread(at, groups), strict=True):
+                for name, (reply, bytes_up, bytes_down, more) in zip(group, answers, strict=True):
+                    clients, up, down = clients + 1, up + bytes_up, down + bytes_down
+                    flops += more
+                    yield name, reply
+                    if self._on_reply:
+                        self._on_reply(step, clients, everybody)
         finally:
             self._record(step, phase, clients, up, down, start, flops)
 
-    def _each(
-        self, names: Sequence[str], work: Callable[[str], Result], what: str
-    ) -> Iterator[tuple[str, Result]]:
-        """Do the work for each client, some at a time, and yield the results in order."""
-
-        def guarded(name: str) -> Result:
-            try:
-                return work(name)
-            except FedgramError as error:
-                raise type(error)(f"client {name}: {error}") from error
-            except Exception as error:
-                error.add_note(f"at client {name}, in {what}")
-                raise
-
-        results = zip(names, self._spread(guarded, names), strict=True)
-        for done, (name, result) in enumerate(results, 1):
-            yield name, result
-            if self._on_reply:
-                self._on_reply(what, done, len(names))
-
-    def _spread(self, work: Callable[[str], Result], names: Sequence[str]) -> Iterator[Result]:
+    def _spread(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Yield the results in order.
 
         There is one more to do than workers, so that none waits for another's, or for the sum.
         """
         if self._workers == 1:
-            yield from map(work, names)
+            yield from map(work, items)
             return
         with ThreadPoolExecutor(self._workers) as pool:
-            coming = iter(names)
-            ahead = deque(pool.submit(work, name) for name in islice(coming, self._workers + 1))
+            coming = iter(items)
+            ahead = deque(pool.submit(work, item) for item in islice(coming, self._workers + 1))
             while ahead:
                 result = ahead.popleft().result()
-                ahead.extend(pool.submit(work, name) for name in islice(coming, 1))
+                ahead.extend(pool.submit(work, item) for item in islice(coming, 1))
                 yield result
 
     def _present(self, names: Sequence[str]) -> Sequence[str]:
@@ -262,7 +285,7 @@ class InProcess:
             self._on_ask(ask)
 
 
-def _worked(step: Callable[[], Result]) -> tuple[Result, int]:
+def worked(step: Callable[[], Result]) -> tuple[Result, int]:
     """Return what a step returns and its operations, which are taken off the server's count."""
     before = work.done()
     result = step()

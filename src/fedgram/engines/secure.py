@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from fedgram import codec
 from fedgram.client import Site
-from fedgram.engines.inprocess import InProcess
+from fedgram.engines.inprocess import InProcess, worked
 from fedgram.errors import ConfigError
 from fedgram.federation import Step, Total, step_name
 from fedgram.secure.messages import Masked, Parcel, Signer
@@ -79,14 +79,14 @@ class Secure(InProcess):
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Total:
-        names, reply_at = self._prepare(step, broadcast, clients)
+        names, client_at = self._prepare(step, clients)
         what, server = step_name(step), Server(share=self._threshold)
         parties = {
             name: self._party(name, server.call, signer=self._signers.get(name)) for name in names
         }
 
         def masked(name: str, parcel: Parcel) -> tuple[Masked, int]:
-            reply, flops = reply_at(name)
+            reply, flops = worked(lambda: step(client_at(name), broadcast))
             return parties[name].masked(reply, parcel), flops
 
         names = self._without("keys", names)

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from fedgram.client import Client
+from fedgram.descent import Task, together
 from fedgram.heads import Predictor
+from fedgram.jointly import Descents, jointly
 from fedgram.network import Rows
 from fedgram.samples import Array
 from fedgram.training import Model, Training, keep, recalled, repeatable
@@ -33,30 +35,30 @@ class Ditto(Training):
     strength: float = 1.0
     personal_epochs: int = 3
 
-    def update(self, client: Client, model: Model) -> Weighted:
+    @jointly
+    def update(self, client: Client, model: Model) -> Descents[Weighted]:
         rows = self.rows(client, model)
         # Randomness of its own: the shared model is FedAvg's, to the bit.
-        rng = client.rng.spawn(1)[0]
-        personal = self._personal(client, model, rows, rng)
-        keep(client, model, personal=personal)
+        personal = self._personal(client, model, rows, client.rng.spawn(1)[0])
+        yield personal
+        keep(client, model, personal=personal.theta)
         theta = model.theta.copy()
-        self.descend(client, model, theta, rows)
-        return self.weighted(theta, len(rows), personal)
+        yield from self.descend(client, model, theta, rows)
+        return self.weighted(theta, len(rows), personal.theta)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         model: Model = shared
         personal = recalled(client, model).get("personal")
         if personal is None:
             rows = self.rows(client, model)
-            personal = self._personal(client, model, rows, repeatable(client, model))
+            task = self._personal(client, model, rows, repeatable(client, model))
+            together([task])
+            personal = task.theta
         return model.at(personal).network
 
-    def _personal(
-        self, client: Client, model: Model, rows: Rows, rng: np.random.Generator
-    ) -> Array:
+    def _personal(self, client: Client, model: Model, rows: Rows, rng: np.random.Generator) -> Task:
+        """Return the descent of the personal model from where it is."""
         start: Array = recalled(client, model).get("personal", model.theta)
-        theta = start.copy()
-        self.descent(model, self.personal_epochs)(
-            model.shape, theta, rows, rng, towards=model.theta, strength=self.strength
-        )
-        return theta
+        pull: dict[str, Any] = {"towards": model.theta, "strength": self.strength}
+        descent = self.descent(model, self.personal_epochs)
+        return descent.task(model.shape, start.copy(), rows, rng, **pull)

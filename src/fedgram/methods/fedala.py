@@ -7,6 +7,7 @@ import numpy as np
 
 from fedgram.client import Client
 from fedgram.heads import Predictor
+from fedgram.jointly import Descents, jointly
 from fedgram.network import Rows, descending, gradient, loss
 from fedgram.samples import Array
 from fedgram.training import Model, Training, keep, recalled, repeatable
@@ -42,10 +43,11 @@ class FedALA(Training):
     mixing_share: float = 0.8
     settled: float = 0.1
 
-    def update(self, client: Client, model: Model) -> Weighted:
+    @jointly
+    def update(self, client: Client, model: Model) -> Descents[Weighted]:
         rows = self.rows(client, model)
         theta, weights = self._mixed(client, model, rows)
-        self.descend(client, model, theta, rows)
+        yield from self.descend(client, model, theta, rows)
         keep(client, model, own=theta, weights=weights)
         return self.weighted(theta, len(rows))
 

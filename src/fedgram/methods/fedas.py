@@ -8,6 +8,7 @@ import numpy as np
 from fedgram.client import Client
 from fedgram.federation import Federation
 from fedgram.heads import Predictor
+from fedgram.jointly import Descents, jointly
 from fedgram.network import Rows, descending, gradient, product
 from fedgram.samples import Array
 from fedgram.training import Model, Training, headless, keep, recalled, repeatable, under
@@ -41,10 +42,11 @@ class FedAS(Training):
         most = MOST_WEIGHT // len(federation.clients)  # of one client
         return replace(headless(model), more={"most": most})
 
-    def update(self, client: Client, model: Model) -> Weighted:
+    @jointly
+    def update(self, client: Client, model: Model) -> Descents[Weighted]:
         rows, base = self.rows(client, model), model.plain.base
         theta = self._aligned(client, model, rows, client.rng)
-        self.descend(client, model, theta, rows)
+        yield from self.descend(client, model, theta, rows)
         keep(client, model, own=theta)
         parts = self._fisher_trace(model, theta, rows) / model.plain.width * _WEIGHT_STEPS
         weight = int(np.clip(parts, 1, model.more["most"]))

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from fedgram.client import Client
+from fedgram.descent import Task
 from fedgram.network import Rows
 from fedgram.samples import Array
 from fedgram.training import Model, Training
@@ -22,7 +25,6 @@ class FedProx(Training):
 
     strength: float = 0.01
 
-    def descend(self, client: Client, model: Model, theta: Array, rows: Rows) -> None:
-        self.descent(model)(
-            model.shape, theta, rows, client.rng, towards=model.theta, strength=self.strength
-        )
+    def descend(self, client: Client, model: Model, theta: Array, rows: Rows) -> Iterable[Task]:
+        pull: dict[str, Any] = {"towards": model.theta, "strength": self.strength}
+        return [self.descent(model).task(model.shape, theta, rows, client.rng, **pull)]

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fedgram.client import Client
+from fedgram.descent import Task
 from fedgram.heads import Predictor
 from fedgram.network import Rows, descending, gradient
 from fedgram.samples import Array
@@ -31,7 +33,7 @@ class PerFedAvg(Training):
     inner_rate: float = 0.0
     tuning_epochs: int = 1
 
-    def descend(self, client: Client, model: Model, theta: Array, rows: Rows) -> None:
+    def descend(self, client: Client, model: Model, theta: Array, rows: Rows) -> Iterable[Task]:
         ahead = self._ahead(model)
         with descending():
             batches = rows.batches(self.batch, self.epochs, client.rng)
@@ -39,6 +41,7 @@ class PerFedAvg(Training):
             for first, second in itertools.pairwise(itertools.chain([start], batches, [start])):
                 there = theta - ahead * gradient(model.shape, theta, first)
                 theta -= model.rate * gradient(model.shape, there, second)
+        return []  # its steps are not those of a descent, and have been done
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         ahead = replace(shared, rate=self._ahead(shared))

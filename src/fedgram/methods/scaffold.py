@@ -8,6 +8,7 @@ from fedgram import codec
 from fedgram.client import Client
 from fedgram.federation import Federation
 from fedgram.group import Additive
+from fedgram.jointly import Descents, jointly
 from fedgram.network import Rows
 from fedgram.samples import Array
 from fedgram.training import Model, Training, keep, recalled
@@ -50,13 +51,15 @@ class Scaffold(Training):
         control = model.more["control"] + share * total.control.mean()
         return model.at(theta, control=control.astype(model.theta.dtype))
 
-    def corrected(self, client: Client, model: Model) -> Corrected:
+    @jointly
+    def corrected(self, client: Client, model: Model) -> Descents[Corrected]:
         """Train with corrected steps; return the parameters and the change of the control."""
         rows = self.rows(client, model)
         everybody: Array = model.more["control"]
         own: Array = recalled(client, model).get("control", np.zeros_like(everybody))
         theta = model.theta.copy()
-        self.descent(model)(model.shape, theta, rows, client.rng, drift=everybody - own)
+        drift = everybody - own
+        yield self.descent(model).task(model.shape, theta, rows, client.rng, drift=drift)
         steps = self.epochs * _batches(rows, self.batch)
         renewed = own - everybody + (model.theta - theta) / (steps * model.rate)
         keep(client, model, control=renewed)
