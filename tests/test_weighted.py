@@ -161,6 +161,21 @@ def test_what_a_client_keeps_beside_it_counts_too():
     assert Weighted.of(np.ones(2), 1, beside=(fine, broken)).diverged == 1
 
 
+@given(
+    values=hnp.arrays(np.float64, st.integers(0, 5), elements=st.floats(-REACH, REACH)),
+    weight=st.one_of(st.integers(0, 2**17 + 1), st.integers(0, MOST_WEIGHT)),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_part_is_the_nearest_whole_number_of_steps(values, weight):
+    """However large the weight; a half goes to the even neighbour."""
+    steps = [Fraction(float(v * (weight * np.float64(2**SINGLE)))) for v in values]
+    before = values.copy()
+    assert Weighted.of(values, weight).total.tolist() == [round(step) for step in steps]
+    np.testing.assert_array_equal(values, before)
+    fine = Weighted.of(values, weight, places=DOUBLE).fine.tolist()
+    assert fine == [round((step - round(step)) * 2**30) for step in steps]
+
+
 # Bytes
 
 
