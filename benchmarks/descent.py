@@ -3,9 +3,10 @@
 python -m benchmarks.descent [--quick]
 
 Needs torch. The features are those of CIFAR-100 in the folder that FEDGRAM_DATA names, else random
-ones of the same size. Also measured: the same arithmetic stacked over clients in NumPy, which is
-what one would write to save Python's overhead, and which is not kept because it saves little where
-a step is worth its time. What saves is descent in the span of a client's samples (fedgram.descent).
+ones of the same size. The two take turns with nobody else between them. Afterwards others take
+turns with fedgram: torch without its loader, and the same arithmetic stacked over clients in NumPy,
+which is what one would write first to save Python's overhead. What saves more is descent in the
+span of a client's samples, where only what is not a product is stacked (fedgram.descent).
 """
 
 from __future__ import annotations
@@ -65,25 +66,25 @@ def main() -> None:
 
 
 def lines(*, quick: bool) -> Iterator[str]:
-    data, clients, rounds = (load("digits"), 20, 2) if quick else (_features(), 100, 9)
+    data, clients, rounds = (load("digits"), 20, 2) if quick else (_features(), 100, 12)
     everybody = sites(data, Plan(clients=clients, split="within-client", equal_sizes=True))
     yield (
         f"{data.name}: {clients} clients, {sum(len(s.train) for s in everybody.members)} training "
         f"samples, {everybody.test.features.space.width} features, {len(data.classes)} classes"
     )
-    yield f"{rounds} rounds of {MAIN}"
+    for local in (MAIN, *OTHERS):
+        some = rounds if local == MAIN else rounds // 2
+        yield f"{some} rounds of {local}"
+        ways = {"fedgram": fedgram(everybody, local), "torch": torch_loop(everybody, local)}
+        yield from compared(everybody, ways, some)
+    yield f"{rounds // 2} rounds of {MAIN}, other ways"
     ways = {
         "fedgram": fedgram(everybody, MAIN),
-        "torch": torch_loop(everybody, MAIN),
         "torch, batches sliced by hand": torch_loop(everybody, MAIN, sliced=True),
         "numpy, stacked over clients": stacked(everybody, MAIN),
     }
-    yield from compared(everybody, ways, rounds)
-    yield "  operations of a round, of those of plain steps: " + operations(everybody, MAIN)
-    for local in OTHERS:
-        yield f"{rounds // 2} rounds of {local}"
-        ways = {"fedgram": fedgram(everybody, local), "torch": torch_loop(everybody, local)}
-        yield from compared(everybody, ways, rounds // 2)
+    yield from compared(everybody, ways, rounds // 2)
+    yield "operations of a round, of those of plain steps: " + operations(everybody, MAIN)
 
 
 def compared(everybody: Sites, ways: dict[str, Iterator[Timed]], rounds: int) -> Iterator[str]:
