@@ -225,7 +225,7 @@ def test_every_worker_has_as_many_groups(workers, count):
     assert max(map(len, groups)) - min(map(len, groups)) <= 1
 
 
-@pytest.mark.parametrize(("room", "most"), [(2**24, 8), (2**13, 1)])
+@pytest.mark.parametrize(("room", "most"), [(2**23, 8), (2**13, 1)])
 def test_those_who_go_together_are_few_where_parameters_are_many(room, most, monkeypatch):
     monkeypatch.setattr(inprocess, "_ROOM", room)
     walk = Walk()

@@ -22,8 +22,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Answer = tuple[Result, int, int, int]  # a reply, bytes up and down, operations
 
-_MOST_TOGETHER = 10  # clients; beyond that there is little to save
-_ROOM = 2**24  # bytes of the parameters of clients that descend together
+_MOST_TOGETHER = 10  # clients; more save little, and make workers wait for each other
+_ROOM = 2**23  # bytes of the parameters of clients that descend together
 
 
 class InProcess:
@@ -31,7 +31,7 @@ class InProcess:
 
     Replies are added up in the order of the clients' names as they come: beside the sum there is
     one contribution in memory with one worker, and two more than workers with several. Steps that
-    descend (`fedgram.jointly`) are taken by some clients at once, as far as 16 MB of parameters go,
+    descend (`fedgram.jointly`) are taken by some clients at once, as far as 8 MB of parameters go,
     and there are as many times more. The result depends on none of this.
 
     Parameters
