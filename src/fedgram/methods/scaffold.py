@@ -9,7 +9,6 @@ from fedgram.client import Client
 from fedgram.federation import Federation
 from fedgram.group import Additive
 from fedgram.jointly import Descents, jointly
-from fedgram.network import Rows
 from fedgram.samples import Array
 from fedgram.training import Model, Training, keep, recalled
 from fedgram.weighted import Weighted
@@ -59,12 +58,9 @@ class Scaffold(Training):
         own: Array = recalled(client, model).get("control", np.zeros_like(everybody))
         theta = model.theta.copy()
         drift = everybody - own
-        yield self.descent(model).task(model.shape, theta, rows, client.rng, drift=drift)
-        steps = self.epochs * _batches(rows, self.batch)
+        task = self.descent(model).task(model.shape, theta, rows, client.rng, drift=drift)
+        yield task
+        steps = self.epochs * len(task.parts)
         renewed = own - everybody + (model.theta - theta) / (steps * model.rate)
         keep(client, model, control=renewed)
         return Corrected(theta=self.weighted(theta, 1), control=self.weighted(renewed - own, 1))
-
-
-def _batches(rows: Rows, size: int) -> int:
-    return -(-len(rows) // (size or len(rows)))
