@@ -30,6 +30,7 @@ FORMAT = 1
 _KEY = "fedgram"
 _KINDS: dict[str, type] = {}
 _FIELDS: dict[str, list[str]] = {}  # which of them are encoded
+_COUNTED: dict[str, dict[str, type]] = {}  # and the types that their numbers are counted as
 # What taking damaged or foreign content apart may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 _WIDTHS = {width: np.iinfo(width) for width in (np.int8, np.int16, np.int32)}
@@ -56,6 +57,11 @@ def register(kind: Kind) -> Kind:
     _KINDS[kind.__name__] = kind
     carried = (field for field in dataclasses.fields(kind) if field.metadata.get("carried", True))
     _FIELDS[kind.__name__] = [field.name for field in carried]
+    _COUNTED[kind.__name__] = {
+        field.name: field.metadata["counted_as"]
+        for field in dataclasses.fields(kind)
+        if "counted_as" in field.metadata
+    }
     return kind
 
 
@@ -89,8 +95,49 @@ def size(value: Any) -> int:
     >>> size([1, np.arange(3)]) == len(encode([1, np.arange(3)]))
     True
     """
+    return _size(*_flatten(value), {})
+
+
+def counted(value: Any) -> int:
+    """Return the bytes that a method needs to send for `value`.
+
+    That is its size, except for arrays in a field with the metadata ``counted_as``: a type of
+    numbers that would do, where other ones are sent so that sums are exact.
+
+    Examples
+    --------
+    >>> @register
+    ... @dataclasses.dataclass(frozen=True)
+    ... class Mean:
+    ...     total: NDArray[Any] = dataclasses.field(metadata={"counted_as": np.float32})
+    >>> mean = Mean(np.full(1000, 2**40))
+    >>> size(mean) - counted(mean)
+    4000
+    """
     skeleton, arrays = _flatten(value)
-    kinds = tuple((name, _narrow(array), array.shape) for name, array in arrays.items())
+    return _size(skeleton, arrays, dict(_counted_types(skeleton)))
+
+
+def _counted_types(skeleton: Any) -> Iterator[tuple[str, type]]:
+    """Yield the names of arrays that are counted as another type, with that type."""
+    if isinstance(skeleton, list):
+        for item in skeleton:
+            yield from _counted_types(item)
+    elif isinstance(skeleton, dict) and skeleton["$"] == "tuple":
+        yield from _counted_types(skeleton["items"])
+    elif isinstance(skeleton, dict) and skeleton["$"] != "array":
+        types = _COUNTED.get(skeleton["$"], {})
+        for name, item in skeleton["items"].items():
+            if name in types and isinstance(item, dict) and item["$"] == "array":
+                yield item["name"], types[name]
+            else:
+                yield from _counted_types(item)
+
+
+def _size(skeleton: Any, arrays: dict[str, NDArray[Any]], types: Mapping[str, type]) -> int:
+    kinds = tuple(
+        (name, types.get(name) or _narrow(array), array.shape) for name, array in arrays.items()
+    )
     bare, data = _sizes(kinds)
     about = json.dumps(_about(skeleton, "0" * hashlib.sha256().digest_size * 2))
     return 8 + -(-(bare + len(about) - 2) // 8) * 8 + data  # headers are filled up to 8 bytes

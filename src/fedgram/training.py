@@ -1,7 +1,7 @@
 """Methods that train in rounds: what they have in common, so that a file says what is its own.
 
 A round broadcasts a `Model`, every asked client descends from it on its own samples, and the
-server divides a `Weighted` sum. The learning rate is climbed to on validation samples.
+server divides a `Weighted` sum. The learning rate is searched for by validation loss.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from fedgram.descent import Descent, Task
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation
-from fedgram.heads import Predictor, predict
+from fedgram.heads import Predictor
 from fedgram.jointly import Descents, jointly
 from fedgram.layers import read
 from fedgram.network import Architecture, Network, Rows, Shape
+from fedgram.pilots import Loss, Pilot, Search, grid_rate, judged_rounds
 from fedgram.samples import Array, Integers, Samples
-from fedgram.stats import Opening, Tally
+from fedgram.stats import Opening
 from fedgram.tower import Tower
 from fedgram.weighted import DOUBLE, SINGLE, Weighted
 
-MOST_PILOTS = 8
 PILOT_FRACTION = 0.1  # of the training samples, where there are no validation samples
-_DIVERGED = -1.0  # as a score: worse than any accuracy
+_FEWEST_BATCHES = 5  # of a client that can leave out a whole one
 
 
 @codec.register
@@ -52,6 +52,8 @@ class Model:
         Whether this training only tries a rate.
     more
         What else a method shares.
+    search
+        The pilots, where the rate was searched for; it stays at the server.
     """
 
     network: Network
@@ -60,6 +62,7 @@ class Model:
     attempt: int = 0
     pilot: bool = False
     more: dict[str, Any] = field(default_factory=dict)
+    search: Search | None = field(default=None, metadata={"carried": False})
 
     @property
     def theta(self) -> Array:
@@ -95,11 +98,13 @@ class Training:
     batch
         Samples per step; 0 for all at once.
     rate
-        Learning rate; "auto" climbs the grid ..., 0.01, 0.03, 0.1, 0.3, 1, ... from 0.1 to the one
-        that is best on validation samples after `pilot` rounds. Where there are no validation
-        samples, pilots train on nine tenths of the training samples and are judged on the rest.
+        Learning rate; "auto" searches the grid ..., 0.01, 0.03, 0.1, 0.3, 1, ... in both directions
+        from 0.1, by the validation loss in the last of `pilot` rounds. A rate whose loss rises is
+        refused if there is a stable one; of rates that are equal within noise the smallest is
+        taken. Where there are no validation samples, pilots train on about nine tenths of the
+        training samples and are judged on the rest.
     pilot
-        Rounds after which a rate is judged.
+        Rounds of a pilot.
     participation
         Share of the clients asked in each round, drawn at random.
     hidden
@@ -159,12 +164,13 @@ class Training:
     def fit(self, federation: Federation) -> Iterator[Any]:
         """Yield the shared model after each round."""
         opening = federation.sum(self.opening)
-        attempt = 0
+        start = self._start(opening)
         if self.rate == "auto":
-            attempt, rate = self._climbed(federation, opening)
+            search = self._search(federation, start)
+            rate, attempt = search.pilots[search.chosen].rate, len(search.pilots)
+            start = replace(start, rate=rate, attempt=attempt, search=search)
         else:
-            rate = self.rate
-        start = replace(self._start(opening), rate=rate, attempt=attempt)
+            start = replace(start, rate=self.rate)
         yield from self.train(federation, start, self.rounds)
 
     def train(self, federation: Federation, model: Model, rounds: int) -> Iterator[Any]:
@@ -215,11 +221,12 @@ class Training:
         network: Network = shared.network
         return network
 
-    def judge(self, client: Client, model: Model) -> Tally:
-        """Score the personal model on validation samples."""
-        valid = _parts(client, model)[1]
-        predicted = predict(self.personalize(client, model), valid.features)
-        return Tally.of(predicted, valid.labels)
+    def judge(self, client: Client, model: Model) -> Loss:
+        """Return the loss of the personal model on validation samples."""
+        valid = self._parts(client, model)[1]
+        if not len(valid):
+            return Loss.zero()
+        return Loss.of(self.personalize(client, model)(valid.features), valid.labels)
 
     # What methods build on.
 
@@ -230,7 +237,7 @@ class Training:
 
     def rows(self, client: Client, model: Model) -> Rows:
         """Return the client's training samples, ready for descent."""
-        samples = _parts(client, model)[0]
+        samples = self._parts(client, model)[0]
         if not len(samples):
             raise DataError("there are no training samples; leave the client out of the data")
         return Rows.of(samples, self.lift, model.theta.dtype)
@@ -257,46 +264,41 @@ class Training:
         )
         return Model(network=network, rate=grid_rate(0))
 
-    def _climbed(self, federation: Federation, opening: Opening) -> tuple[int, float]:
-        """Return the number of pilots and the best rate on the grid, found by climbing."""
-        found: dict[int, float] = {}
+    def _search(self, federation: Federation, start: Model) -> Search:
+        """Return pilots at rates of the grid, until one of them is chosen."""
+        pilots: dict[int, Pilot] = {}
+        while (place := Search(pilots).wanted()) is not None:
+            fresh = replace(start, rate=grid_rate(place), attempt=len(pilots), pilot=True)
+            pilots[place] = self._piloted(federation, fresh)
+        return Search(pilots)
 
-        def score(place: int) -> float:
-            if place not in found:
-                start = replace(
-                    self._start(opening), rate=grid_rate(place), attempt=len(found), pilot=True
-                )
-                found[place] = self._piloted(federation, start)
-            return found[place]
-
-        best = 0
-        while len(found) < MOST_PILOTS and score(best + 1) > score(best):
-            best += 1
-        # Where even the best has diverged, there is a smaller one that does not.
-        while len(found) < MOST_PILOTS and (
-            score(best - 1) > score(best) or score(best) == _DIVERGED
-        ):
-            best -= 1
-        return len(found), grid_rate(best)
-
-    def _piloted(self, federation: Federation, start: Model) -> float:
+    def _piloted(self, federation: Federation, start: Model) -> Pilot:
+        judged = judged_rounds(self.pilot)
+        losses: list[Loss] = []
         try:
-            *_, model = self.train(federation, start, self.pilot)
+            for model in self.train(federation, start, self.pilot):
+                if model.round in judged:
+                    losses.append(federation.sum(self.judge, model))
         except SolveError:
-            return _DIVERGED
-        return federation.sum(self.judge, model).sample_mean
+            return Pilot(rate=start.rate)
+        means = tuple(loss.mean for loss in losses)
+        return Pilot(rate=start.rate, losses=means, error=losses[-1].error)
 
+    def _parts(self, client: Client, model: Model) -> tuple[Samples, Samples]:
+        """Return the samples to train on and to judge by.
 
-def grid_rate(place: int) -> float:
-    """Return the rate at a place of the public grid.
-
-    Examples
-    --------
-    >>> [grid_rate(place) for place in (-2, -1, 0, 1, 2)]
-    [0.01, 0.03, 0.1, 0.3, 1.0]
-    """
-    decade, half = divmod(place, 2)
-    return float(f"{3 if half else 1}e{decade - 1}")
+        A pilot leaves out whole batches where it can. Then its epochs end with a batch as small as
+        in the training: the smaller it is, the more it disturbs at a large rate.
+        """
+        if len(client.valid) or not model.pilot:
+            return client.train, client.valid
+        samples = len(client.train)
+        judged = min(round(PILOT_FRACTION * samples), samples - 1)
+        if self.batch and samples >= _FEWEST_BATCHES * self.batch:
+            judged = self.batch * max(1, round(judged / self.batch))
+        name = int.from_bytes(hashlib.sha256(client.id.encode()).digest()[:8], "little")
+        order = np.random.default_rng(name).permutation(samples)
+        return client.train.take(order[judged:]), client.train.take(order[:judged])
 
 
 def recalled(client: Client, model: Model) -> Mapping[str, Any]:
@@ -337,13 +339,3 @@ def tuned(method: Training, client: Client, model: Model, epochs: int) -> Networ
     rows = method.rows(client, model)
     method.descent(model, epochs)(model.shape, theta, rows, repeatable(client, model))
     return model.at(theta).network
-
-
-def _parts(client: Client, model: Model) -> tuple[Samples, Samples]:
-    """Return the samples to train on and to judge by."""
-    if len(client.valid) or not model.pilot:
-        return client.train, client.valid
-    name = int.from_bytes(hashlib.sha256(client.id.encode()).digest()[:8], "little")
-    order = np.random.default_rng(name).permutation(len(client.train))
-    judged = min(round(PILOT_FRACTION * len(order)), len(order) - 1)
-    return client.train.take(order[judged:]), client.train.take(order[:judged])

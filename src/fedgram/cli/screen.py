@@ -91,6 +91,9 @@ def _notes(result: dict[str, Any], label: str) -> Iterator[str]:
     if result.get("settled"):
         said = f"{result[label]} chose {_choice(result['settled'])}"
         yield "\n".join(wrap(said, NARROW, subsequent_indent="  "))
+    if result.get("rate_search"):
+        said = f"{result[label]} uses {_rate(result['rate_search'])}"
+        yield "\n".join(wrap(said, NARROW, subsequent_indent="  "))
     if not result.get("finished", True):
         yield f"{result[label]}: interrupted after round {result['rounds']}"
     if result["untested_clients"]:
@@ -111,6 +114,12 @@ def _choice(settled: dict[str, Any]) -> str:
     shares = list(settled["reasons"].items())
     shown = "; ".join(f"{name} {_percent(share)} %" for name, share in shares[:REASONS])
     return f"{settled['told']}; right on samples left out: {shown}"
+
+
+def _rate(search: dict[str, Any]) -> str:
+    """Return the chosen rate, the reason, and the validation loss at every rate."""
+    shown = "; ".join(f"rate {pilot['rate']:g} {pilot['outcome']}" for pilot in search["pilots"])
+    return f"rate {search['rate']:g}, {search['reason']}; validation loss of pilots: {shown}"
 
 
 @contextmanager

@@ -295,4 +295,4 @@ def worked(step: Callable[[], Result]) -> tuple[Result, int]:
 
 
 def _size(value: Any) -> int:
-    return 0 if value is None else codec.size(value)
+    return 0 if value is None else codec.counted(value)

@@ -14,6 +14,7 @@ from fedgram.evaluation import Evaluation, Metrics, Task
 from fedgram.federation import Settled, settled, traffic
 from fedgram.heads import Predictor, predict
 from fedgram.method import Method, shared_digest
+from fedgram.pilots import Search
 from fedgram.samples import Samples
 from fedgram.stats import Tally, worst_decile
 
@@ -53,6 +54,8 @@ class Scores:
         Whether each model was tried on everybody's test samples too.
     settled
         Settings that were chosen for everybody, if any were.
+    search
+        The pilots behind the learning rate, if it was searched for.
     """
 
     tally: Tally
@@ -66,6 +69,7 @@ class Scores:
     metrics: Metrics
     whole: bool = False
     settled: Settled | None = None
+    search: Search | None = None
 
     @property
     def accuracy(self) -> dict[str, float]:
@@ -99,6 +103,7 @@ class Scores:
             "shared_digest": self.shared_digest,
             "model_digest": self.model_digest,
             "settled": self.settled.plain() if self.settled else None,
+            "rate_search": self.search.plain() if self.search else None,
         }
 
     def by_client(self) -> dict[str, float]:
@@ -183,6 +188,7 @@ class Scorer:
             model_digest=codec.digest(sorted({row.model_digest for row in rows})) if rows else None,
             metrics=self._metrics,
             settled=settled(shared),
+            search=getattr(shared, "search", None),
         )
         return Scored(round=round_, shared=shared, models=models, scores=scores)
 

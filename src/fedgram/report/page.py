@@ -118,6 +118,7 @@ def _section(setting: Setting, place: int, title: str) -> Markup:
         _block("What accuracy costs", _cost_figures(setting)),
         _block("Client by client", _client_figures(setting)),
         _block("Settings that chose themselves", tables.choices(setting)),
+        _block("Learning rates", tables.rates(setting)),
         _block("Clients held out of training", tables.holdout(setting)),
         _block("How the samples are dealt", _partition(setting)),
         _block("Run it again", _again(setting)),

@@ -241,6 +241,20 @@ def choices(setting: Setting) -> Markup | None:
     )
 
 
+def rates(setting: Setting) -> Markup | None:
+    """Return the learning rates that were searched for, and the pilots behind them."""
+    body = []
+    for row in setting.rows:
+        for run in row.runs:
+            search = run.summary.get("rate_search")
+            if search:
+                pilots = search["pilots"]
+                shown = "; ".join(f"{pilot['rate']:g}: {pilot['outcome']}" for pilot in pilots)
+                body.append([row.label, f"{search['rate']:g}", str(search["reason"]), shown])
+    headers: list[Header] = ["method", "rate", "reason", "validation loss of pilots"]
+    return table(headers, body, texts=4) if body else None
+
+
 def classes(setting: Setting) -> Markup | None:
     """Return the accuracy within each class, where it was asked for."""
     rows = [row for row in setting.rows if any(r.summary.get("class_accuracy") for r in row.runs)]

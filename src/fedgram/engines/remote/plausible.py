@@ -13,6 +13,8 @@ from fedgram.client import Client
 from fedgram.errors import DataError, MismatchError
 from fedgram.evaluation import Evaluation
 from fedgram.group import Additive
+from fedgram.pilots import MOST_LOSS, Loss
+from fedgram.pilots import ONE as LOSS_ONE
 from fedgram.samples import Array, Features, Labels, Samples, Space
 from fedgram.stats import ONE, Statistics, Tally
 from fedgram.weighted import MOST_WEIGHT, REACH, SINGLE, Weighted
@@ -85,6 +87,8 @@ def require_possible(value: Any, like: Any, *, classes: tuple[str, ...], among: 
         _require_weights(value, among)
     elif isinstance(value, Tally):
         _require_tally(value)
+    elif isinstance(value, Loss):
+        _require_loss(value)
     elif isinstance(value, Additive):
         if isinstance(value, Evaluation) and min(value.microseconds, value.flops) < 0:
             raise DataError("a scoring that took less than no time or work")
@@ -126,6 +130,16 @@ def _require_tally(value: Tally) -> None:
     )
     if wrong:
         raise DataError("a tally that no single client can have")
+
+
+def _require_loss(value: Loss) -> None:
+    """Check a validation loss by the least and the most that a sample can have."""
+    most = value.samples * MOST_LOSS
+    possible = (
+        0 <= value.total <= most * LOSS_ONE and 0 <= value.squares <= most * MOST_LOSS * LOSS_ONE
+    )
+    if not possible:
+        raise DataError("a validation loss that its samples cannot have")
 
 
 def _require_gram(sums: Statistics) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from fedgram import memory
 from fedgram.experiment.table.runs import Run, Source
-from fedgram.training import Training, grid_rate
+from fedgram.pilots import grid_rate
+from fedgram.training import Training
 
 LONG = 20  # rounds from which a run is tried with a few before the table begins
 TRIAL = 2  # scored ones, that few,
