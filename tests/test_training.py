@@ -1,20 +1,33 @@
-"""Rounds of training: settings, whom to ask, and the climb to a rate on validation samples."""
+"""Rounds of training: settings, whom to ask, and the search for a rate by validation loss."""
 
 import dataclasses
 import itertools
+import json
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
-from fedgram import Client, Features, InProcess, Labels, Samples, Site, Space, codec, training
+from fedgram import (
+    Client,
+    Features,
+    InProcess,
+    Labels,
+    Samples,
+    Site,
+    Space,
+    codec,
+    pilots,
+    training,
+)
 from fedgram.checks.federations import dealt, poisoned
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.experiment.runner import run
 from fedgram.methods.ditto import Ditto
 from fedgram.methods.fedavg import FedAvg
-from fedgram.stats import Tally
-from fedgram.training import Model, grid_rate, keep, recalled
+from fedgram.methods.scaffold import Scaffold
+from fedgram.pilots import Loss, Pilot, grid_rate
+from fedgram.training import Model, keep, recalled
 
 SHORT = {"rounds": 2, "epochs": 1, "batch": 0, "pilot": 2}
 
@@ -68,6 +81,20 @@ def test_every_round_is_yielded_and_numbered(sites):
     assert [ask.step for ask in federation.asks] == ["opening", "update", "update"]
 
 
+@pytest.mark.parametrize(("precision", "each"), [("single", 4), ("double", 8)])
+@pytest.mark.parametrize("method", [FedAvg, Scaffold])
+def test_bytes_are_those_of_the_floats_that_are_averaged(gridded, dealt, method, precision, each):
+    """Also of large clients, whose integers take more. SCAFFOLD sends two vectors."""
+    vectors = {FedAvg: 1, Scaffold: 2}[method]
+    sites = dealt(gridded(3000, 400, 5), np.repeat(np.arange(2), 1500))
+    model, federation = fitted(method(rate=0.1, precision=precision, **SHORT), sites)
+    asks = [ask for ask in federation.asks if ask.step != "opening"]
+    assert len(asks) == 2
+    for ask in asks:
+        needed = each * model.shape.size * vectors * len(sites)
+        assert needed <= ask.bytes_up < needed + 1500 * len(sites)
+
+
 def test_a_client_without_training_samples_is_refused_by_name(sites):
     empty = dataclasses.replace(sites[2], train=sites[2].train.take([]))
     with pytest.raises(DataError, match="client client 002: there are no training samples"):
@@ -118,64 +145,171 @@ def test_only_those_who_are_asked_are_trained(sites):
     assert np.any(model.theta)
 
 
-# The climb to a rate, on planted scores
+# The search for a rate, on planted losses
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planted(FedAvg):
-    """Trains nothing: the score of a rate is given, None where it diverges."""
+    """Trains nothing: the losses at a rate are given, None where it diverges."""
 
-    scores: dict = field(default_factory=dict)
+    losses: dict = field(default_factory=dict)
     tried: list = field(default_factory=list)
 
     def train(self, federation, model, rounds):
         if model.pilot:
             self.tried.append(model)
-            if self.scores[model.rate] is None:
+            if self.losses[model.rate] is None:
                 raise SolveError("diverged")
-        yield model
+        for number in range(1, rounds + 1):
+            yield dataclasses.replace(model, round=number)
 
     def judge(self, client, model):
-        right = round(1000 * self.scores[model.rate])
-        truth = Labels(np.zeros(1000, np.int64), ("only",))
-        return Tally.of(np.arange(1000) >= right, truth)
+        mean = self.losses[model.rate][model.round - self.pilot - 1]
+        # Two halves of samples, above and below the mean; over four clients the error is 0.01.
+        losses = np.repeat([mean - 0.2, mean + 0.2], 50)
+        sums = [round(float(np.sum(losses**k)) * pilots.ONE) for k in (1, 2)]
+        return Loss(samples=100, total=sums[0], squares=sums[1])
 
 
-def climbed(scores, sites):
-    method = Planted(scores=dict(zip(map(grid_rate, range(-7, 8)), scores, strict=True)))
+def searched(curves, sites):
+    """The rate chosen among losses at places -7 to 7, and the places tried in order."""
+    whole = [[c] * 10 if isinstance(c, float) else c and [1.0] * (10 - len(c)) + c for c in curves]
+    method = Planted(losses=dict(zip(map(grid_rate, range(-7, 8)), whole, strict=True)))
     model, _ = fitted(method, sites)
     assert [pilot.attempt for pilot in method.tried] == list(range(len(method.tried)))
-    assert model.attempt == len(method.tried) <= training.MOST_PILOTS
+    assert model.attempt == len(method.tried) <= pilots.MOST_PILOTS
     assert not model.pilot
-    return model.rate, len(method.tried)
+    assert model.rate == model.search.plain()["rate"]
+    places = {grid_rate(place): place for place in range(-7, 8)}
+    return places[model.rate], [places[pilot.rate] for pilot in method.tried]
 
 
-def hill(top, *, floor=0.1):
-    return [max(floor, 0.9 - 0.1 * abs(place - top)) for place in range(-7, 8)]
+def valley(bottom, *, slope=0.1):
+    return [0.5 + slope * abs(place - bottom) for place in range(-7, 8)]
 
 
-@pytest.mark.parametrize("top", range(-5, 6))
-def test_the_top_of_a_hill_is_found(sites, top):
-    assert climbed(hill(top), sites)[0] == grid_rate(top)
+@pytest.mark.parametrize("bottom", range(-5, 6))
+def test_the_bottom_of_a_valley_is_found(sites, bottom):
+    chosen, tried = searched(valley(bottom), sites)
+    assert chosen == bottom
+    assert {bottom - 1, bottom + 1} <= set(tried)  # both directions
 
 
-def test_of_equal_rates_the_first_is_kept(sites):
-    assert climbed([0.5] * 15, sites) == (0.1, 3)
+def test_of_rates_that_are_equal_within_noise_the_smaller_is_chosen(sites):
+    """The standard error is 0.01: a step of 0.004 down the valley is noise, one of 0.1 is not."""
+    losses = valley(1)
+    losses[7] = losses[8] + 0.004
+    assert searched(losses, sites)[0] == 0
+    losses[6] = losses[8] + 0.009
+    assert searched(losses, sites)[0] == -1
+    losses[7] = losses[8] + 0.03
+    losses[6] = losses[8] + 0.05
+    assert searched(losses, sites)[0] == 1
+
+
+def test_a_search_without_differences_ends(sites):
+    assert len(searched([0.5] * 15, sites)[1]) == pilots.MOST_PILOTS
+
+
+@pytest.mark.parametrize(
+    "unstable",
+    [
+        [0.30, 0.30, 0.31, 0.32, 0.33],  # rises
+        [0.30, 0.36, 0.30, 0.36, 0.30],  # oscillates
+        [0.36, 0.30, 0.30, 0.30, 0.33],  # breaks out at last
+    ],
+)
+def test_a_rate_whose_loss_rises_is_refused_if_there_is_a_stable_one(sites, unstable):
+    """Though it is far better than all others."""
+    losses = valley(0)
+    assert searched([*losses[:8], unstable, *losses[9:]], sites)[0] == 0
+    assert searched([*losses[:7], unstable, *losses[8:]], sites)[0] in (-1, 1)
+    falling = sorted(unstable, reverse=True)
+    assert searched([*losses[:8], falling, *losses[9:]], sites)[0] == 1  # the same, but stable
+
+
+def test_these_losses_find_rules_that_are_missing(sites, monkeypatch):
+    """Planted faults: a search that refuses nothing, and one that knows no noise."""
+    losses = valley(0)
+    losses[8] = [0.30, 0.36, 0.30, 0.36, 0.30]
+    assert searched(losses, sites)[0] == 0
+    with monkeypatch.context() as fault:
+        fault.setattr(Pilot, "stable", True)
+        assert searched(losses, sites)[0] == 1
+    losses = valley(1)
+    losses[7] = losses[8] + 0.004
+    assert searched(losses, sites)[0] == 0
+    monkeypatch.setattr(Loss, "error", 0.0)
+    assert searched(losses, sites)[0] == 1
+
+
+def test_where_no_rate_is_stable_the_lowest_loss_is_chosen(sites):
+    rising = [[0.0 + x, 0.1 + x, 0.2 + x, 0.3 + x, 0.4 + x] for x in valley(-3)]
+    chosen, tried = searched(rising, sites)
+    assert chosen == -3
+    assert tried == list(range(0, -8, -1))
+
+
+def test_several_rounds_count_not_only_the_last(sites):
+    losses = valley(0)
+    lucky = [0.9, 0.9, 0.9, 0.9, 0.2]  # the mean of the last three is 0.667
+    assert searched([*losses[:8], lucky, *losses[9:]], sites)[0] == 0
 
 
 def test_a_rate_that_diverges_is_left_behind(sites):
-    assert climbed([0.5] * 9 + [None] * 6, sites)[0] == 0.1  # from 0.3 on
-    assert climbed([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8] + [None] * 8, sites)[0] == 0.03
+    assert searched(valley(0)[:8] + [None] * 7, sites)[0] == 0
+    assert searched(valley(4)[:7] + [None] * 8, sites)[0] == -1
 
 
 @pytest.mark.parametrize("first", range(1, 6))
-def test_where_the_first_rates_diverge_the_climb_goes_down_to_one_that_does_not(sites, first):
+def test_where_the_first_rates_diverge_the_search_goes_down_to_one_that_does_not(sites, first):
     """Also where several in a row do, which are all equally bad."""
-    scores = [0.5] * (8 - first) + [None] * (7 + first)
-    assert climbed(scores, sites)[0] == grid_rate(-first)
+    losses = valley(0)[: 8 - first] + [None] * (7 + first)
+    assert searched(losses, sites)[0] == -first
 
 
-# The climb, on real samples
+def test_the_record_says_what_was_tried_and_why(sites):
+    curves = {rate: [loss] * 10 for rate, loss in ((0.03, 0.6), (0.1, 0.5), (1.0, 0.9))}
+    curves[0.3] = None
+    model, _ = fitted(Planted(losses=curves), sites)
+    plain = model.search.plain()
+    assert plain["rate"] == 0.1
+    assert plain["reason"] == "lowest validation loss of the stable rates"
+    assert [p["outcome"] for p in plain["pilots"]] == ["0.600", "0.500", "diverged"]
+    assert [len(p["losses"]) for p in plain["pilots"]] == [5, 5, 0]
+    json.dumps(plain, allow_nan=False)
+    # It stays at the server.
+    assert codec.size(model) == codec.size(dataclasses.replace(model, search=None))
+
+
+# Validation loss
+
+
+def test_the_loss_is_the_negative_log_likelihood_of_the_softmax():
+    rng = np.random.default_rng(0)
+    scores, codes = rng.normal(0, 3, (50, 4)), rng.integers(0, 4, 50)
+    shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    expected = -np.log(shares[np.arange(50), codes])
+    loss = Loss.of(scores, Labels(codes, tuple("abcd")))
+    assert loss.mean == pytest.approx(expected.mean(), abs=1e-6)
+    assert loss.error == pytest.approx(expected.std() / np.sqrt(50), abs=1e-5)
+    assert all(type(value) is int for value in (loss.samples, loss.total, loss.squares))
+
+
+@pytest.mark.parametrize("score", [np.nan, np.inf, -np.inf, 1e30])
+def test_no_score_breaks_the_loss(score):
+    scores = np.array([[0.0, score], [score, 0.0], [score, score]])
+    loss = Loss.of(scores, Labels(np.array([0, 0, 0]), ("no", "yes")))
+    assert 0 <= loss.total <= 3 * pilots.MOST_LOSS * pilots.ONE
+
+
+def test_without_samples_there_is_no_loss():
+    nobody = Loss.of(np.zeros((0, 2)), Labels(np.zeros(0, np.int64), ("no", "yes")))
+    assert nobody == Loss.zero()
+    assert np.isnan(nobody.mean)
+
+
+# The search, on real samples
 
 
 def two_signals(told_by):
@@ -208,27 +342,75 @@ def two_signals(told_by):
     ]
 
 
-def accuracy_at(rate, sites, rounds):
-    model, _ = fitted(FedAvg(rate=rate, rounds=rounds, epochs=1, batch=0), sites)
-    right = [
-        (model.network(site.valid.features).argmax(axis=1) == site.valid.labels.codes).sum()
-        for site in sites
+def loss_at(rate, sites, rounds):
+    """The mean loss over the last three rounds, and its standard error."""
+    federation = InProcess([dataclasses.replace(site, state={}) for site in sites])
+    found = [
+        sum(Loss.of(model.network(s.valid.features), s.valid.labels) for s in sites)
+        for model in FedAvg(rate=rate, rounds=rounds, epochs=1, batch=0).fit(federation)
     ]
-    return sum(right) / sum(len(site.valid) for site in sites)
+    return np.mean([loss.mean for loss in found[-3:]]), found[-1].error
 
 
 @pytest.mark.parametrize("told_by", ["strong", "weak"])
 def test_the_rate_is_the_best_on_validation_samples(told_by):
     sites, pilot = two_signals(told_by), 12
     model, _ = fitted(FedAvg(rounds=1, epochs=1, batch=0, pilot=pilot), sites)
-    scores = {place: accuracy_at(grid_rate(place), sites, pilot) for place in range(-4, 6)}
-    chosen = next(place for place in scores if grid_rate(place) == model.rate)
-    assert scores[chosen] >= max(scores[chosen - 1], scores[chosen + 1])
-    # The strong signal is learned at once; the weak one only by large steps.
-    if told_by == "strong":
-        assert chosen < 0 < scores[chosen] - scores[0]
-    else:
-        assert chosen > 0 < scores[chosen] - scores[0]
+    for done in model.search.pilots.values():
+        loss, error = loss_at(done.rate, sites, pilot)
+        assert (done.loss, done.error) == pytest.approx((loss, error), abs=1e-6)
+    stable = [done for done in model.search.pilots.values() if done.stable]
+    best = min(stable, key=lambda done: done.loss)
+    within = [done.rate for done in stable if done.loss <= best.loss + best.error]
+    assert model.rate == min(within)
+
+
+def test_the_search_is_the_same_for_any_order_of_clients_and_number_of_workers():
+    everybody, method = dealt(clients=6).members, Ditto(rounds=1, epochs=1, pilot=3)
+    expected = fitted(method, everybody)[0].search.plain()
+    for workers in (1, 3):
+        assert fitted(method, everybody[::-1], workers=workers)[0].search.plain() == expected
+
+
+def test_the_search_works_with_secure_sums():
+    pytest.importorskip("cryptography")
+    everybody, method = dealt(clients=6), Ditto(rounds=1, epochs=1, pilot=3)
+    openly, securely = (run(method, everybody, threshold=t) for t in (None, 0.5))
+    found = openly.plain()["rate_search"]
+    assert len(found["pilots"]) > 1
+    assert securely.plain()["rate_search"] == found
+    assert securely.shared_digest == openly.shared_digest
+
+
+def large(samples):
+    """One client with features of large norm, and a fifth of its labels by chance."""
+    rng = np.random.default_rng(0)
+    space = Space(width=201, unit=1 / 16, bound=127)
+    codes = np.arange(samples) % 2
+    values = rng.normal(0, 16, (samples, 201)) + 3 * (2 * codes - 1)[:, None]
+    features = Features(np.rint(values).clip(-127, 127).astype(np.int8), space)
+    codes = np.where(rng.random(samples) < 0.2, rng.integers(0, 2, samples), codes)
+    whole = Samples(features, Labels(codes, ("no", "yes")))
+    return [Site(id="a", train=whole, valid=whole.take([]), test=whole.take([]))]
+
+
+def test_a_pilot_ends_its_epochs_with_a_batch_as_small_as_in_training():
+    sites = large(16 * 40 + 1)
+    method, client = FedAvg(batch=40), Client(id="a", train=sites[0].train, valid=sites[0].valid)
+    model, _ = fitted(FedAvg(rate=0.1, **SHORT), sites)
+    train, left_out = method._parts(client, dataclasses.replace(model, pilot=True))
+    assert len(train) % 40 == len(client.train) % 40 == 1
+    assert len(left_out) == 80
+    assert len(method._parts(client, model)[0]) == len(client.train)
+
+
+def test_a_rate_with_too_large_steps_is_refused():
+    """Epochs end with a batch of one sample, which moves all scores."""
+    model, _ = fitted(FedAvg(rounds=1, batch=40), large(16 * 40 + 1))
+    tried = {done.rate: done for done in model.search.pilots.values()}
+    assert not tried[0.3].stable
+    assert model.rate <= 0.01
+    assert tried[model.rate].stable
 
 
 def test_test_samples_have_no_say_in_the_rate():
@@ -251,7 +433,7 @@ class Watched(FedAvg):
         return super().update(client, model)
 
     def judge(self, client, model):
-        _, samples = training._parts(client, model)
+        _, samples = self._parts(client, model)
         values = samples.features.values.astype(np.float32)
         self.seen.append((model.pilot, client.id, "judge", {row.tobytes() for row in values}))
         return super().judge(client, model)
@@ -291,6 +473,16 @@ def test_a_client_of_one_sample_trains_on_it_in_pilots_too(sites):
     model, _ = fitted(FedAvg(**SHORT), [lone])
     assert np.any(model.theta)
     assert model.rate == 0.1  # nothing to judge by
+    assert model.search.plain()["reason"] == "no samples were left out to judge by"
+    json.dumps(model.search.plain(), allow_nan=False)
+
+
+def test_a_client_of_one_sample_has_no_say_in_the_rate(sites):
+    lone = dataclasses.replace(sites[0], train=sites[0].train.take([0]))
+    model, _ = fitted(FedAvg(**SHORT), [lone, *sites[1:]])
+    assert all(done.judged for done in model.search.pilots.values())
+    client = Client(id=lone.id, train=lone.train, valid=lone.valid)
+    assert FedAvg().judge(client, dataclasses.replace(model, pilot=True)) == Loss.zero()
 
 
 # Divergence
@@ -309,7 +501,7 @@ def test_a_personal_model_that_diverges_is_an_error_though_the_shared_one_does_n
 
 
 def test_pilots_survive_rates_that_diverge(sites, monkeypatch):
-    """On a grid that begins far too high, the climb goes down to where training works."""
+    """On a grid that begins far too high, the search goes down to where training works."""
     monkeypatch.setattr(training, "grid_rate", lambda place: 1e6 * 10.0**place)
     model, _ = fitted(FedAvg(hidden=4, **SHORT), sites)
     assert model.rate < 1e5

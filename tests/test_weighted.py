@@ -190,3 +190,14 @@ def test_small_clients_send_four_bytes_a_parameter():
     """In single precision a client of a hundred samples needs no more than floats would."""
     values = np.random.default_rng(0).uniform(-1, 1, 10_000).astype(np.float32)
     assert codec.size(Weighted.of(values, 100)) < 4 * len(values) + 1000
+
+
+@pytest.mark.parametrize(("places", "each"), [(SINGLE, 4), (DOUBLE, 8)])
+def test_a_simulation_counts_the_floats_that_a_method_needs(places, each):
+    """Whatever the integers take: fewer bytes at a small client, more at a large one."""
+    values = np.random.default_rng(0).uniform(-1, 1, 10_000)
+    for weight in (1, 10**6):
+        part = Weighted.of(values, weight, places=places)
+        for value in (part, [part], {"a": (part,)}):
+            assert 0 <= codec.counted(value) - each * len(values) < 1000
+        assert codec.size(part) == len(codec.encode(part))

@@ -115,23 +115,20 @@ def counted(value: Any) -> int:
     4000
     """
     skeleton, arrays = _flatten(value)
-    return _size(skeleton, arrays, dict(_counted_types(skeleton)))
+    return _size(skeleton, arrays, dict(_counted_types([skeleton])))
 
 
 def _counted_types(skeleton: Any) -> Iterator[tuple[str, type]]:
     """Yield the names of arrays that are counted as another type, with that type."""
-    if isinstance(skeleton, list):
-        for item in skeleton:
+    types: dict[str, type] = {}
+    if isinstance(skeleton, dict):
+        types, skeleton = _COUNTED.get(skeleton["$"], {}), skeleton.get("items")
+    inside = skeleton.items() if isinstance(skeleton, dict) else enumerate(skeleton or ())
+    for key, item in inside:
+        if key in types:
+            yield item["name"], types[key]
+        elif isinstance(item, dict | list):
             yield from _counted_types(item)
-    elif isinstance(skeleton, dict) and skeleton["$"] == "tuple":
-        yield from _counted_types(skeleton["items"])
-    elif isinstance(skeleton, dict) and skeleton["$"] != "array":
-        types = _COUNTED.get(skeleton["$"], {})
-        for name, item in skeleton["items"].items():
-            if name in types and isinstance(item, dict) and item["$"] == "array":
-                yield item["name"], types[name]
-            else:
-                yield from _counted_types(item)
 
 
 def _size(skeleton: Any, arrays: dict[str, NDArray[Any]], types: Mapping[str, type]) -> int:
