@@ -110,8 +110,7 @@ def counted(value: Any) -> int:
     ... @dataclasses.dataclass(frozen=True)
     ... class Mean:
     ...     total: NDArray[Any] = dataclasses.field(metadata={"counted_as": np.float32})
-    >>> mean = Mean(np.full(1000, 2**40))
-    >>> size(mean) - counted(mean)
+    >>> size(Mean(np.full(1000, 2**40))) - counted(Mean(np.full(1000, 2**40)))
     4000
     """
     skeleton, arrays = _flatten(value)
