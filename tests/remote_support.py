@@ -162,6 +162,11 @@ def done(out, name):
 def require_same(out, config, name, *, personal=True):
     """Compare a run with one in this process: digests, what was chosen and why, and scores."""
     expected, found = in_process(config, name).plain(), done(out, name)
-    for part in ("shared_digest", "settled", *(["model_digest"] if personal else [])):
+    for part in (
+        "shared_digest",
+        "settled",
+        "rate_search",
+        *(["model_digest"] if personal else []),
+    ):
         assert found[part] == expected[part]
     assert found["accuracy"]["client_mean"] == expected["accuracy"]["client_mean"]

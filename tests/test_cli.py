@@ -15,10 +15,13 @@ from click.testing import CliRunner
 from fedgram.cli import main
 from fedgram.experiment.config import DEFAULT_METHODS
 from fedgram.method import names
+from fedgram.report.page import page as report_page
+from fedgram.report.recorded import read as read_runs
 
 ACCURACIES = {"client_mean", "sample_mean", "worst_decile", "global", "balanced"}
 KEYS = {
     "method",
+    "rate_search",
     "rounds",
     "chosen",
     "last",
@@ -235,6 +238,21 @@ def test_a_folder_that_holds_the_run_is_refused(tmp_path):
     done = cli("run", "-m", "afl", *SMALL, "--out", tmp_path)
     assert done.exit_code == 3
     assert "holds a run already" in done.stderr
+
+
+def test_the_search_for_a_rate_is_printed_recorded_and_reported(tmp_path):
+    short = ("run", "-m", "fedavg", *SMALL, *FEW_ROUNDS)
+    shown = " ".join(cli(*short, "--out", tmp_path).stdout.split())
+    *_, last = (tmp_path / "fedavg" / "scores.jsonl").read_text().splitlines()
+    search = json.loads(last)["summary"]["rate_search"]
+    assert f"fedavg uses rate {search['rate']:g}, {search['reason']}; validation loss" in shown
+    assert len(search["pilots"]) > 1
+    page = report_page(read_runs([tmp_path]))
+    for pilot in search["pilots"]:
+        assert f"rate {pilot['rate']:g} {pilot['outcome']}" in shown
+        assert f"{pilot['rate']:g}: {pilot['outcome']}" in page
+    (given,) = json.loads(cli(*short, "-s", "every.rate=0.1", "--json").stdout)["runs"]
+    assert given["rate_search"] is None
 
 
 def test_a_round_that_was_chosen_before_the_last_is_told():

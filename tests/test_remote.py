@@ -63,6 +63,14 @@ def test_gradient_methods_are_the_same(tmp_path, name):
     require_same(out, config, name)
 
 
+def test_the_search_for_a_rate_is_the_same(tmp_path):
+    out, config, _, _ = served(
+        tmp_path, "ditto", method={"ditto": {"rounds": 1, "epochs": 1, "pilot": 2}}
+    )
+    require_same(out, config, "ditto")
+    assert len(done(out, "ditto")["rate_search"]["pilots"]) > 1
+
+
 @pytest.mark.parametrize("name", ["afl", "fedhip", "apfl", "auto", "fedacnnl", "fedavg"])
 def test_secure_sums_are_the_same_too(tmp_path, name):
     short = {"fedavg": {"rounds": 2, "epochs": 1, "rate": 0.1}, "fedacnnl": LAYERS}

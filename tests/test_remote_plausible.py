@@ -13,6 +13,7 @@ from fedgram.errors import DataError, FedgramError, MismatchError
 from fedgram.evaluation import Evaluation
 from fedgram.features.grid import Grid
 from fedgram.method import make, names
+from fedgram.pilots import Loss
 from fedgram.samples import Labels, Samples
 from fedgram.stats import Statistics, Tally
 from fedgram.weighted import DOUBLE, Weighted
@@ -202,6 +203,18 @@ def test_each_check_of_a_weighted_sum_alone(fields, reason):
     honest = Weighted.of(np.array([0.5, -0.25]), 3, places=DOUBLE)
     check(honest)
     with pytest.raises(DataError, match=reason):
+        check(replace(honest, **fields), honest)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"samples": -1}, {"samples": 0}, {"total": -1}, {"total": 2**40}, {"squares": 2**50}],
+)
+def test_each_check_of_a_loss_alone(fields):
+    honest = Loss.of(np.array([[9.0, 0.0, 1.0]] * 3), Labels(np.array([0, 1, 2]), CLASSES))
+    check(honest)
+    check(Loss.zero(), honest)
+    with pytest.raises(DataError, match="its samples cannot have"):
         check(replace(honest, **fields), honest)
 
 
