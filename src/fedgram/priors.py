@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.special import gammaln
 
 from fedgram import codec
-from fedgram.errors import MismatchError
+from fedgram.errors import MismatchError, SolveError
 from fedgram.features.lift import Lift
+from fedgram.group import Additive
 from fedgram.heads import Linear, lifted
 from fedgram.samples import Floats, Integers, Labels, Samples, Space
 from fedgram.stats import Statistics
@@ -16,6 +18,9 @@ from fedgram.stats import Statistics
 TEMPERATURES = (10_000.0, 160.0, 80.0, 40.0, 20.0, 10.0, 5.0)  # from the least personal on
 MOST_REPEATS = 64
 _ABSENT = 0.5  # a class that nobody has counts as half a sample
+# Of a client's class prior, from the most personal to the least.
+PSEUDO_COUNTS = (0.3, 0.7, 1.5, 3.0, 7.0, 15.0, 30.0, 70.0, 150.0, 300.0, 1000.0, 3000.0, 10_000.0)
+_EVIDENCE_BITS = 20  # a log-likelihood is summed in steps of 2^-20
 
 
 @codec.register
@@ -127,3 +132,50 @@ def left_out_log_odds(
         one[code] = 1
         rows[code] = log_odds(own - one, everybody - one if counted else everybody, smoothing)
     return rows[codes]
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PriorEvidence(Additive):
+    """How likely clients' class counts are, for each pseudo-count of their class prior.
+
+    A client's class frequencies are drawn from a Dirichlet distribution around the federation's,
+    the closer the larger the pseudo-count; its class counts are drawn from its frequencies.
+
+    Parameters
+    ----------
+    clients
+        Number of clients.
+    likelihood
+        Sum of log-likelihoods in steps of 2^-20, one for each of `PSEUDO_COUNTS`.
+
+    Examples
+    --------
+    >>> alike, apart = np.array([50.0, 50.0]), np.array([100.0, 0.0])
+    >>> everything = np.array([500.0, 500.0])
+    >>> (prior_evidence(alike, everything) + prior_evidence(alike, everything)).best
+    10000.0
+    >>> (prior_evidence(apart, everything) + prior_evidence(apart[::-1], everything)).best
+    0.3
+    """
+
+    clients: int = 0
+    likelihood: Integers = field(default_factory=lambda: np.zeros(len(PSEUDO_COUNTS), np.int64))
+
+    @property
+    def best(self) -> float:
+        """The likeliest pseudo-count."""
+        if self.clients <= 0:
+            raise SolveError("no client has counted its classes; ask at least one")
+        return PSEUDO_COUNTS[int(self.likelihood.argmax())]
+
+
+def prior_evidence(own: Floats, everything: Floats) -> PriorEvidence:
+    """Return a client's part: the Dirichlet-multinomial log-likelihood of its class counts."""
+    shares = np.maximum(everything, _ABSENT) / max(1.0, everything.sum())
+    found = []
+    for strength in PSEUDO_COUNTS:
+        each = gammaln(own + strength * shares) - gammaln(strength * shares)
+        found.append(gammaln(strength) - gammaln(own.sum() + strength) + each.sum())
+    steps = np.rint(np.array(found) * 2.0**_EVIDENCE_BITS).astype(np.int64)
+    return PriorEvidence(clients=1, likelihood=steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,11 @@ class Whole:
     def head(self) -> Floats:
         """The shared head, in stored units."""
         return self.factor.solve(self.total.moment.astype(np.float64))
+
+    @cached_property
+    def derived(self) -> dict[Any, Any]:
+        """What else was derived from the total, by name: clients of one process share it."""
+        return {}
 
     def rows(self, samples: Samples, lift: Lift) -> Floats:
         """Return samples as rows in the units of the stored integers, if they fit the total."""

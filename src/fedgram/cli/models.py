@@ -31,8 +31,11 @@ from fedgram.features.tables import vectors as table_vectors
 from fedgram.federation import Settled, Tailored, delivery
 from fedgram.heads import Blend, Linear, Restricted, Shifted
 from fedgram.method import Published
+from fedgram.methods.logistic import SoftmaxHead
 from fedgram.network import Network
+from fedgram.pool import LogLinear
 from fedgram.samples import Features, Floats, Space
+from fedgram.softmax import IntegerHead
 from fedgram.training import Model
 from fedgram.whole import Whole
 
@@ -88,6 +91,8 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
     if isinstance(shared, Deepened):
         above = agreement(shared.model)
         return above and (shared.space, above[1])
+    if isinstance(shared, SoftmaxHead):
+        return agreement(shared.head)
     space, classes = getattr(shared, "space", None), getattr(shared, "classes", None)
     return None if space is None or classes is None else (space, classes)
 
@@ -117,12 +122,18 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
         head = head.network
     if isinstance(head, Pull):
         head = head.model
+    if isinstance(head, SoftmaxHead):
+        head = head.head
+    if isinstance(head, IntegerHead):
+        head = head.linear()
     if not _predicts(head):
         raise DataError(
             f"{model}: holds a {type(head).__name__}, not a model that predicts; use what "
             "'fedgram personalize' wrote"
         )
-    scores = head(_on_grid(head.space, _vectors(head.space, data, schema), data))
+    features = _on_grid(head.space, _vectors(head.space, data, schema), data)
+    # A pool is calibrated: its scores are shown as probabilities.
+    scores = head.probabilities(features) if isinstance(head, LogLinear) else head(features)
     text = _csv(scores, head.classes) if suffix == ".csv" else _json(scores, head.classes)
     if out is None:
         click.echo(text, nl=False)
@@ -156,7 +167,7 @@ def _predicts(head: Any) -> bool:
         return _predicts(head.model)
     if isinstance(head, Network):  # where heads are personal, what is shared has none
         return len(head.theta) == head.shape.size
-    return isinstance(head, Linear | Blend | Restricted | Shifted | Deep)
+    return isinstance(head, Linear | Blend | Restricted | Shifted | Deep | LogLinear)
 
 
 def _on_grid(space: Space, vectors: Vectors, source: str) -> Features:

@@ -113,7 +113,7 @@ def _choice(settled: dict[str, Any]) -> str:
     """Return what was chosen, and what came closest."""
     shares = list(settled["reasons"].items())
     shown = "; ".join(f"{name} {_percent(share)} %" for name, share in shares[:REASONS])
-    return f"{settled['told']}; right on samples left out: {shown}"
+    return f"{settled['told']}; accuracy on left-out samples: {shown}" if shown else settled["told"]
 
 
 def _rate(search: dict[str, Any]) -> str:

@@ -1,194 +1,310 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
-from fedgram.ballot import Ballot
-from fedgram.candidates import (
-    CANDIDATES,
-    NORMALIZED,
-    REPEATED,
-    Candidates,
-    Setting,
-    family,
-)
-from fedgram.choose import told
+from fedgram import codec
+from fedgram.candidates import Candidates, Setting, personal, scales
 from fedgram.client import Client
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation import Federation, Settled, unsettled
-from fedgram.gcv import Ridge, resolved
-from fedgram.heads import Predictor, lifted, require_lift
-from fedgram.priors import Informed, class_counts, repeated_statistics, repeats
-from fedgram.samples import Array, Integers
+from fedgram.gcv import resolved
+from fedgram.heads import Classifier, Predictor, lifted, require_lift
+from fedgram.holdout import folds, folds_for
+from fedgram.integer_softmax import SoftmaxGrid
+from fedgram.logistic_fit import LeftOut, SoftmaxFit
+from fedgram.personal_softmax import OwnRows
+from fedgram.pool import LikelihoodSums, LogLinear, PoolSums, PoolWeights, likeliest_weights
+from fedgram.pooling import (
+    SOFT_SCALES,
+    STRENGTHS,
+    Judged,
+    Part,
+    PoolParts,
+    Question,
+    integer_head,
+    likeliest_parts,
+    sentence,
+    side_by_side,
+    trials,
+)
+from fedgram.priors import (
+    PriorEvidence,
+    class_counts,
+    counts_of,
+    left_out_log_odds,
+    log_odds,
+    prior_evidence,
+    repeats,
+)
+from fedgram.samples import Array, Floats, Integers, Samples, Space
+from fedgram.softmax import IntegerHead, ResidualSums, SoftmaxQuery
 from fedgram.stats import Statistics
 from fedgram.whole import Whole
+
+HIGH_WIDTH = 4096  # of the lift, with high effort
+NARROW, RATIO, WIDEST = 1024, 8, 2048  # with standard effort: up to which inputs, by, up to what
 
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """Whatever does best on samples that were left out: nothing to set.
+    """The default: a softmax head and squared heads, pooled with each client's class prior.
 
-    From one sum of statistics it forms many models: the shared head of `afl`, with an intercept of
-    the client's own, with own samples that weigh more (`fedhip`), with a second stream (`apfl`),
-    and each of these times the client's class frequencies (`prior`). Clients then count how many
-    of their samples every one of them gets right when they are left out, one at a time, of the
-    shared sum too; the server adds the counts up and everybody takes the winner. No validation
-    samples are needed, and test samples are never seen.
+    From one sum of statistics it forms the squared models: the ridge head of `afl`, `lda`, `fed3r`,
+    `fedhip`, `apfl` (whose balance of 1 is `closed-ditto`), an intercept of the client's own. A few
+    sums of residuals give the softmax head of `logistic`. Clients say how likely their left-out
+    samples are under each; the server adds that up, takes the likeliest of each kind, and pools
+    them with the class prior: a weighted sum of scores, with the weights that make left-out samples
+    likeliest. No validation samples are needed, and test samples are never seen.
 
     Parameters
     ----------
-    ridge
-        Weight of the shared head's squared norm, for features of unit size; "auto" takes the
-        least with nearly the smallest generalized cross-validation error.
-    lift
-        Random projection and activation before the shared head; width 0 for none.
-    refinement
-        The same before a client's own stream.
-    smoothing
-        So many samples with everybody's class frequencies are added to each client's.
+    exchanges
+        Residual sums on the path of the softmax head (one more fits the chosen head to all
+        samples); 0 for the best answer of one round.
+    effort
+        "low" solves on the features as they are; "standard" solves squared heads on lifted features
+        too where there are up to 1,024, on eight times as many, 2,048 at most; "high" on 4,096.
     judges
-        About so many samples are left out for the choice: those of clients drawn at random. 0 for
-        everybody's.
-    by_client
-        Let a client depart from the common choice where its own samples speak clearly against it,
-        if that gets more samples right on halves that did not decide. Everybody is asked then.
+        About this number of samples judges the models: those of clients drawn at random. 0 for
+        all clients.
     classes_alike
-        Judge by the mean accuracy within classes instead of the accuracy over samples, and try two
-        more shared heads, for classes that are rare everywhere: with columns of one length, as in
-        `fed3r`, and with samples of rare classes repeated. That is another sum.
+        Let every class count alike, however rare: in what is judged, and in what is predicted.
+    lift
+        Random projection and activation before all shared heads; width 0 for none.
     """
 
-    ridge: Ridge = "auto"
-    lift: Lift = Lift()
-    refinement: Lift = Lift()
-    smoothing: float = 1.0
+    exchanges: int = 8
+    effort: Literal["low", "standard", "high"] = "standard"
     judges: int = 10_000
-    by_client: bool = False
     classes_alike: bool = False
+    lift: Lift = Lift()
 
     def __post_init__(self) -> None:
-        if not 0 < self.smoothing < float("inf"):
-            raise ConfigError(f"smoothing = {self.smoothing}: use a number > 0")
+        if self.exchanges < 0:
+            raise ConfigError(f"exchanges: expected 0 or more, got {self.exchanges}")
         if self.judges < 0:
-            raise ConfigError(f"judges = {self.judges}: use 0 for all samples, or a number")
+            raise ConfigError(f"judges: expected 0 for all samples, or a number, got {self.judges}")
+
+    # What a client does.
 
     def statistics(self, client: Client, _: None) -> Statistics:
         client.remember(counted=True)
         return Statistics.of(*lifted(client.samples, self.lift))
 
-    def repeated(self, client: Client, times: Integers) -> Statistics:
-        return repeated_statistics(client.samples, self.lift, times)
+    def lifted_statistics(self, client: Client, width: int) -> Statistics:
+        return Statistics.of(*lifted(client.samples, Lift(width=width)))
 
-    def left_out(self, client: Client, sent: list[Whole]) -> Ballot:
-        counted, samples = "counted" in client.state, client.samples
-        hits = self._candidates.left_out(samples, sent[0], counted=counted)
-        if self.classes_alike:
-            more = self._candidates.left_out_alike(samples, *sent, counted=counted)
-            hits = np.hstack([hits, more])
-        if self.by_client:
-            client.remember(hits=hits)
-        return Ballot.of(hits, samples.labels if self.classes_alike else None)
+    def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:
+        return query.sums(client.samples)
 
-    def departed(self, client: Client, common: int) -> Ballot:
-        """Count what the common choice gets right, and the client's own on halves it was not on."""
-        hits: Array = client.state.get("hits", np.zeros((0, len(self._tried)), bool))
-        own = np.empty(len(hits), bool)
-        for half in (0, 1):
-            mine = np.arange(len(hits)) % 2 == half
-            own[mine] = hits[mine][:, departure(hits[~mine], common)]
-        labels = client.samples.labels.take(slice(0, len(hits)))
-        both = np.stack([hits[:, common], own], axis=1)
-        return Ballot.of(both, labels if self.classes_alike else None)
+    def pseudo_counts(self, client: Client, counts: Floats) -> PriorEvidence:
+        return prior_evidence(counts_of(client.samples.labels), counts)
+
+    def left_out(self, client: Client, question: Question) -> Judged:
+        """Try all models on left-out samples, and keep the scores for `pool`."""
+        samples, counted = client.samples, "counted" in client.state
+        codes, counts = samples.labels.codes, question.counts
+        own, strength = counts_of(samples.labels), question.pseudo_count
+        odds = left_out_log_odds(codes, own, counts, strength, counted=counted)
+        odds = self._class_term(odds, counts)
+        weights = self._sample_weights(codes, counts)
+        fold = folds(samples, question.folds)
+        out = np.flatnonzero(fold >= 0)
+        kept: list[Array] = []
+        squared: list[LikelihoodSums] = []
+        for each in self._candidates(question.wholes):
+            models = zip(each.settings, each.left_out(samples, counted=counted), strict=True)
+            for setting, scores in models:
+                narrow = scores.astype(np.float32)
+                kept.append(narrow[out])
+                tried = trials(narrow, odds, scales(setting))
+                squared.append(LikelihoodSums.of(tried, codes, weights))
+        logits = self._logits_left_out(samples, fold, question) if question.soft.size else []
+        soft = [
+            LikelihoodSums.of(trials(each, odds[out], SOFT_SCALES), codes[out], weights[out])
+            for each in logits
+        ]
+        client.remember(
+            left_out={
+                "scores": np.stack([*logits, *kept]),
+                "odds": odds[out],
+                "codes": codes[out],
+                "weights": weights[out],
+            }
+        )
+        return Judged(squared=side_by_side(squared), soft=side_by_side(soft))
+
+    def pool(self, client: Client, asked: dict[str, Any]) -> PoolSums:
+        """Try a pool on the left-out samples whose scores were kept."""
+        weights, known = np.asarray(asked["weights"]), client.state.get("left_out")
+        if known is None or not len(known["codes"]):
+            zeros = np.zeros(len(weights), np.int64)
+            return PoolSums(slope=zeros, curvature=np.outer(zeros, zeros))
+        terms = np.stack([*(known["scores"][place] for place in asked["places"]), known["odds"]])
+        terms = np.nan_to_num(terms.astype(np.float64))
+        return PoolSums.of(terms, known["codes"], weights, known["weights"])
+
+    # What the server does.
 
     def fit(self, federation: Federation) -> Iterator[Settled]:
         total = federation.sum(self.statistics)
         require_lift(total.space, self.lift)
-        sent = [Whole(total=total, ridge=resolved(self.ridge, total))]
-        if self.classes_alike:
-            more = federation.sum(self.repeated, repeats(class_counts(total)[0]))
-            sent.append(Whole(total=more, ridge=resolved(self.ridge, more)))
-        asked = self._asked(federation, total.count)
-        ballot = federation.sum(self.left_out, sent, clients=asked)
-        setting: dict[str, Any] = dict(self._tried[ballot.winner])
-        words, reasons = described(setting), self._best_of_families(ballot)
-        if self.by_client:
-            both = federation.sum(self.departed, ballot.winner)
-            reasons["own choices, on other halves"] = float(both.accuracy[1])
-            setting["own_choice"] = bool(both.winner)
-            words += ", but for clients that are clearly better off otherwise" * both.winner
-        shared: Whole | Informed = sent[0]
-        if "alpha" not in setting:  # the total need not travel again
-            head = sent["repeated" in setting].linear(self.lift)
-            head = head.normalized() if "normalized" in setting else head
-            shared = Informed(head=head, counts=class_counts(total)[0])
-        yield Settled(shared=shared, setting=setting, told=words, reasons=reasons)
+        counts = class_counts(total)[0]
+        wholes = [Whole(total=total, ridge=resolved("auto", total))]
+        if width := self._beside(total.space):
+            more = federation.sum(self.lifted_statistics, width)
+            wholes.append(Whole(total=more, ridge=resolved("auto", more)))
+        pseudo_count = federation.sum(self.pseudo_counts, counts).best
+        fit = SoftmaxFit.of(
+            federation,
+            self.residuals,
+            total,
+            grid=SoftmaxGrid(),
+            exchanges=self.exchanges,
+            lift=self.lift,
+        )
+        soft = fit.choose(resolved("auto", total, slack=0.0)) if self.exchanges else None
+        question = Question(
+            wholes=tuple(wholes),
+            soft=np.zeros((0, 0, 0), np.int64) if soft is None else soft.values,
+            folds=folds_for(total.count, total.moment.size),
+            counts=counts,
+            pseudo_count=pseudo_count,
+        )
+        judges = self._judging(federation, total.count)
+        judged = federation.sum(self.left_out, question, clients=judges)
+        candidates = self._candidates(wholes)
+        parts = likeliest_parts(candidates, judged)
+        places = [part.place for part in parts]
+
+        def ask(weights: Floats) -> PoolSums:
+            return federation.sum(self.pool, {"weights": weights, "places": places}, clients=judges)
+
+        alone = [_alone(part, k, len(parts), ask) for k, part in enumerate(parts)]
+        best = min(alone, key=lambda each: each.sums.loss)
+        found = likeliest_weights(ask, best.weights)
+        *weights, prior = found.weights.tolist()
+        used = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight]
+        shares = {part.words: each.sums.accuracy for part, each in zip(parts, alone, strict=True)}
+        yield Settled(
+            shared=PoolParts(
+                heads=tuple(self._head(part, candidates, fit, soft) for part, _ in used),
+                counts=counts,
+                pseudo_count=pseudo_count,
+                origin=codec.digest(
+                    [[each.whole.provenance() for each in candidates], fit.provenance()]
+                ),
+            ),
+            setting={
+                "parts": [{**part.setting, "weight": weight} for part, weight in used],
+                "prior": prior,
+            },
+            told=sentence(used, prior, pseudo_count, found),
+            reasons={f"{words} alone": share for words, share in shares.items()},
+            notes={**fit.notes(), "log_loss": found.sums.mean_loss, "judges": judges or "all"},
+        )
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        common, setting = unsettled(shared)
-        if setting.pop("own_choice", False) and "hits" in client.state:
-            place = departure(client.state["hits"], self._tried.index(setting))
-            setting = self._tried[place]
-        if isinstance(common, Whole):
-            counts = class_counts(common.total)[0]
-            return self._candidates.model(setting, client.samples, common, counts)
-        return self._candidates.model(setting, client.samples, common.head, common.counts)
+        parts, setting = unsettled(shared)
+        samples = client.samples
+        odds = log_odds(counts_of(samples.labels), parts.counts, parts.pseudo_count)
+        pool = [
+            (part["weight"], self._personal(part, head, samples))
+            for part, head in zip(setting["parts"], parts.heads, strict=True)
+        ]
+        return LogLinear.of(pool, setting["prior"] * self._class_term(odds, parts.counts))
 
-    @property
-    def _tried(self) -> tuple[Setting, ...]:
-        return (*CANDIDATES, NORMALIZED, REPEATED) if self.classes_alike else CANDIDATES
+    def _head(
+        self,
+        part: Part,
+        candidates: Sequence[Candidates],
+        fit: SoftmaxFit,
+        soft: LeftOut | None,
+    ) -> IntegerHead | Whole:
+        if part.candidates is None:
+            assert soft is not None  # noqa: S101  # else there is no such part
+            return fit.refit(soft)
+        shared = candidates[part.candidates].shared(part.setting)
+        return shared if isinstance(shared, Whole) else integer_head(shared)
 
-    @property
-    def _candidates(self) -> Candidates:
-        return Candidates(lift=self.lift, refinement=self.refinement, smoothing=self.smoothing)
+    def _personal(self, part: Setting, head: IntegerHead | Whole, samples: Samples) -> Classifier:
+        if isinstance(head, Whole):
+            return personal(part, samples, head, self.lift)
+        linear = head.linear()
+        if part["family"] != "softmax":
+            return personal(part, samples, linear, self.lift)
+        if not part["strength"]:
+            return linear
+        own = OwnRows.of(linear.lift(samples.features).real())
+        logits, targets = linear(samples.features), samples.labels.onehot()
+        added = own.weights(logits, targets, strength=part["strength"])
+        return replace(linear, weights=linear.weights + added, origin="")
 
-    def _asked(self, federation: Federation, samples: int) -> list[str] | None:
-        """Return the clients that judge; None means everybody."""
-        everybody = list(federation.clients)
-        if self.by_client or not self.judges or samples <= self.judges:
+    def _logits_left_out(self, samples: Samples, fold: Integers, question: Question) -> list[Array]:
+        """Return the logits of left-out samples under the folds' heads, for each strength."""
+        space, classes = question.wholes[0].total.space, question.wholes[0].total.classes
+        rows, targets = self.lift(samples.features).real(), samples.labels.onehot()
+        found = [np.zeros((len(samples), len(classes)), np.float32) for _ in STRENGTHS]
+        for k, values in enumerate(question.soft):
+            mine, rest = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
+            if not len(mine):
+                continue
+            head = IntegerHead(
+                values=values, grid=SoftmaxGrid(), space=space, classes=classes, lift=self.lift
+            ).linear()
+            logits, own = head(samples.features), OwnRows.of(rows[rest])
+            for scores, strength in zip(found, STRENGTHS, strict=True):
+                scores[mine] = logits[mine]
+                if strength:
+                    held = strength * space.width
+                    added = own.weights(logits[rest], targets[rest], strength=held)
+                    scores[mine] += (rows[mine] @ added).astype(np.float32)
+        return [scores[fold >= 0] for scores in found]
+
+    def _candidates(self, wholes: Sequence[Whole]) -> list[Candidates]:
+        first, *more = wholes
+        return [
+            Candidates.of(first, self.lift),
+            *(
+                Candidates.of(each, Lift(width=each.total.space.width - 1), beside=True)
+                for each in more
+            ),
+        ]
+
+    def _class_term(self, odds: Floats, counts: Floats) -> Floats:
+        """Return what is added to log-likelihoods: the class prior, or what undoes the classes'."""
+        if not self.classes_alike:
+            return odds
+        frequencies = np.maximum(counts, 0.5) / max(1.0, counts.sum())
+        return np.broadcast_to(-np.log(frequencies), odds.shape)
+
+    def _sample_weights(self, codes: Integers, counts: Floats) -> Integers:
+        return repeats(counts)[codes] if self.classes_alike else np.ones(len(codes), np.int64)
+
+    def _beside(self, space: Space) -> int:
+        """Return the width of the lift on which squared heads are solved too; 0 for none."""
+        if self.lift.width or self.effort == "low" or not space.inputs:
+            return 0
+        if self.effort == "high":
+            return HIGH_WIDTH
+        return min(WIDEST, RATIO * space.inputs) if space.inputs <= NARROW else 0
+
+    def _judging(self, federation: Federation, samples: int) -> list[str] | None:
+        """Return the clients that judge; None means all."""
+        clients = list(federation.clients)
+        if not self.judges or samples <= self.judges:
             return None
-        some = max(1, -(-len(everybody) * self.judges // samples))
-        return sorted(federation.rng.choice(everybody, some, replace=False).tolist())
-
-    def _best_of_families(self, ballot: Ballot) -> dict[str, float]:
-        """Return the share that the best of each kind of model gets right, best first."""
-        found: dict[str, float] = {}
-        for setting, share in zip(self._tried, ballot.accuracy, strict=True):
-            kind = family(setting)
-            found[kind] = max(found.get(kind, 0.0), float(share))
-        winner = family(self._tried[ballot.winner])
-        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0] != winner)))
+        some = max(1, -(-len(clients) * self.judges // samples))
+        return sorted(federation.rng.choice(clients, some, replace=False).tolist())
 
 
-def described(setting: Setting) -> str:
-    """Return a candidate in words.
-
-    Examples
-    --------
-    >>> described({"alpha": 10.0, "temperature": 40.0})
-    'own samples weigh more x prior (alpha 10, temperature 40)'
-    """
-    return family(setting) + (f" ({told(setting)})" if setting else "")
-
-
-def departure(hits: Array, common: int) -> int:
-    """Return the candidate that a client is clearly better off with, else the common one.
-
-    Clearly: by more than two standard errors of the difference, counting the samples that only
-    one of both gets right. Models of another shared head than was sent do not stand for election.
-    """
-    theirs = hits[:, [common]]
-    won, lost = (hits & ~theirs).sum(axis=0), (~hits & theirs).sum(axis=0)
-    gain = won - lost - 2 * np.sqrt(won + lost)
-    needed = [_needs(setting) for setting in (*CANDIDATES, NORMALIZED, REPEATED)]
-    gain[[need != needed[common] for need in needed[: len(gain)]]] = -np.inf
-    best = int(gain.argmax())
-    return best if gain[best] > 0 else common
-
-
-def _needs(setting: Setting) -> str:
-    """Return which of the things that may be sent a candidate is made of."""
-    return next((name for name in ("alpha", "normalized", "repeated") if name in setting), "head")
+def _alone(part: Part, place: int, terms: int, ask: Any) -> PoolWeights:
+    """Return how one part does without the others, where it is likeliest."""
+    weights = np.zeros(terms + 1)
+    weights[place], weights[-1] = part.scale, part.prior
+    return PoolWeights(weights=weights, sums=ask(weights))

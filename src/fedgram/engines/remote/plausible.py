@@ -90,6 +90,7 @@ def require_possible(value: Any, like: Any, *, classes: tuple[str, ...], among: 
     elif isinstance(value, Loss):
         _require_loss(value)
     elif isinstance(value, Additive):
+        value.validate(sites=among)
         if isinstance(value, Evaluation) and min(value.microseconds, value.flops) < 0:
             raise DataError("a scoring that took less than no time or work")
         for field in dataclasses.fields(value):

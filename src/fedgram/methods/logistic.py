@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fedgram import codec
+from fedgram.client import Client
+from fedgram.errors import ConfigError
+from fedgram.features.lift import Lift
+from fedgram.federation import Federation, Settled, unsettled
+from fedgram.gcv import resolved
+from fedgram.heads import Predictor, Shifted, lifted, require_lift
+from fedgram.integer_softmax import SoftmaxGrid
+from fedgram.logistic_fit import SoftmaxFit
+from fedgram.priors import PriorEvidence, class_counts, counts_of, log_odds, prior_evidence
+from fedgram.samples import Floats
+from fedgram.softmax import IntegerHead, ResidualSums, SoftmaxQuery
+from fedgram.solve import ridge_solve, square
+from fedgram.stats import Statistics
+
+
+@codec.register
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SoftmaxHead:
+    """A shared softmax head, with what a client needs for its class prior.
+
+    Parameters
+    ----------
+    head
+        Integer weights; the scores are logits.
+    counts
+        Samples of each class in the federation.
+    pseudo_count
+        Samples with the federation's class frequencies that are added to a client's; 0 for no
+        class prior.
+    """
+
+    head: IntegerHead
+    counts: Floats
+    pseudo_count: float = 0.0
+
+    def provenance(self) -> str:
+        """Digest of the totals behind the head."""
+        return self.head.provenance()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logistic:
+    """Softmax regression of all samples, solved by sums: the same however the data are spread.
+
+    A ridge head is the first Newton step of softmax regression; the next steps are sums over
+    samples too. One exchange sums the statistics of `afl`. Each further one broadcasts integer
+    weights and sums residual products (features by classes) and the loss, in exact integers. The
+    server steps by L-BFGS in the metric of the Gram matrix. The totals of every exchange, and with
+    them the model, are the same to the bit for any partition of the samples.
+
+    Parameters
+    ----------
+    exchanges
+        Residual sums on the way, beside the one at zero weights; 0 gives the ridge head.
+    ridge
+        Weight of the head's squared norm in ``-log likelihood + ridge / 2 |W|^2``, for features of
+        unit size. "auto" follows a path of one exchange each around the ridge that suits the
+        squared loss, and takes the head with the largest likelihood on samples that were left out:
+        a tenth, which a hash of their content selects, or five folds where weights or samples are
+        few. One more residual sum fits that head to all samples.
+    prior
+        Multiply by each client's class frequencies, smoothed by a pseudo-count that maximizes
+        their likelihood over all clients: personal at the price of one number per class.
+    constant
+        Let the ridge hold the weight of the constant feature too.
+    weight_bits, table_bits, residual_bits
+        The public grids: binary places of a logit, of the table of exponentials, of a probability.
+    lift
+        Random projection and activation before the head; width 0 for none.
+    """
+
+    exchanges: int = 8
+    ridge: float | Literal["auto"] = "auto"
+    prior: bool = False
+    constant: bool = False
+    weight_bits: int = 16
+    table_bits: int = 12
+    residual_bits: int = 14
+    lift: Lift = Lift()
+
+    def __post_init__(self) -> None:
+        if self.exchanges < 0:
+            raise ConfigError(f"exchanges: expected 0 or more, got {self.exchanges}")
+        if self.ridge != "auto" and not 0 < self.ridge < float("inf"):
+            raise ConfigError(f"ridge: expected a number > 0 or 'auto', got {self.ridge}")
+        if self.prior and not self.exchanges:
+            raise ConfigError(
+                "prior: scores of a ridge head are no log-likelihoods; expected exchanges of 1 or "
+                "more, got 0"
+            )
+        self._grid()
+
+    def statistics(self, client: Client, _: None) -> Statistics:
+        return Statistics.of(*lifted(client.samples, self.lift))
+
+    def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:
+        return query.sums(client.samples)
+
+    def pseudo_counts(self, client: Client, counts: Floats) -> PriorEvidence:
+        return prior_evidence(counts_of(client.samples.labels), counts)
+
+    def fit(self, federation: Federation) -> Iterator[Settled]:
+        total = federation.sum(self.statistics)
+        require_lift(total.space, self.lift)
+        suited = resolved("auto", total, slack=0.0)
+        fit = SoftmaxFit.of(
+            federation,
+            self.residuals,
+            total,
+            grid=self._grid(),
+            exchanges=self.exchanges,
+            constant=self.constant,
+            lift=self.lift,
+        )
+        ridge, head, reasons = self._solved(fit, total, suited)
+        counts = class_counts(total)[0]
+        pseudo_count = federation.sum(self.pseudo_counts, counts).best if self.prior else 0.0
+        words = f"ridge {ridge:.3g}"
+        if self.exchanges:
+            words += f", {fit.used} residual sums over {fit.samples:,} samples"
+        if self.prior:
+            words += f", class prior with a pseudo-count of {pseudo_count:g}"
+        yield Settled(
+            shared=SoftmaxHead(head=head, counts=counts, pseudo_count=pseudo_count),
+            setting={"ridge": ridge},
+            told=words,
+            reasons=reasons,
+            invariant=not self.prior,
+            notes=fit.notes(),
+        )
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        softmax, _ = unsettled(shared)
+        head = softmax.head.linear()
+        if not softmax.pseudo_count:
+            model: Predictor = head
+            return model
+        odds = log_odds(counts_of(client.samples.labels), softmax.counts, softmax.pseudo_count)
+        return Shifted(model=head, shift=odds)
+
+    def _solved(
+        self, fit: SoftmaxFit, total: Statistics, suited: float
+    ) -> tuple[float, IntegerHead, dict[str, float]]:
+        """Return the ridge, the head, and what left-out samples say of the ridge."""
+        if not self.exchanges:
+            ridge = suited if self.ridge == "auto" else self.ridge
+            return ridge, self._ridge_head(total, ridge), {}
+        if self.ridge != "auto":
+            return self.ridge, fit.solve(self.ridge), {}
+        found = fit.choose(suited)
+        return found.ridge, fit.refit(found), {f"ridge {found.ridge:.3g}": found.accuracy}
+
+    def _ridge_head(self, total: Statistics, ridge: float) -> IntegerHead:
+        space = total.space
+        stored = ridge_solve(
+            square(total.gram, space.width),
+            total.moment.astype(np.float64),
+            ridge / space.unit**2,
+            samples=total.count,
+        )
+        origin = codec.digest({"total": total.digest(), "ridge": float(ridge)})
+        return IntegerHead.of(
+            stored / space.unit, self._grid(), space, total.classes, self.lift, origin
+        )
+
+    def _grid(self) -> SoftmaxGrid:
+        return SoftmaxGrid(
+            weights=self.weight_bits, table=self.table_bits, residuals=self.residual_bits
+        )
