@@ -209,7 +209,7 @@ def exact_product(left: Array, right: Array) -> float:
     Examples
     --------
     >>> big = np.array([2**40, 3, -(2**40)])
-    >>> exact_product(big, big - np.array([0, 0, 1])) == 2 * 2**80 + 9 + 2**40
+    >>> exact_product(big, big - np.array([0, 0, 1])) == float(2 * 2**80 + 9 + 2**40)
     True
     """
     if left.dtype.kind == "f" or right.dtype.kind == "f":  # without the grid nothing is exact
