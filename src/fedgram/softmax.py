@@ -79,7 +79,8 @@ class IntegerHead:
     def linear(self) -> Linear:
         """Return the same head in real units, whose scores are logits to base e."""
         return Linear(
-            weights=self.values * np.float64(self.grid.step(self.space)),
+            # In one order of memory, for BLAS rounds otherwise: what was sent has this one.
+            weights=np.multiply(self.values, np.float64(self.grid.step(self.space)), order="C"),
             space=self.space,
             classes=self.classes,
             lift=self.lift,
