@@ -16,7 +16,7 @@ from fedgram.samples import Floats
 from fedgram.solve import Factor, steady
 
 STEPS = 8
-_CURVATURE = 0.15  # of the loss, as a share of the rows' products
+_CURVATURE = 0.15  # of the loss, as a share of the rows' products: at most 0.5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -59,22 +59,30 @@ class OwnRows:
     def weights(self, logits: Floats, targets: Floats, *, strength: float) -> Floats:
         """Return what is added to the shared weights, (features, classes).
 
-        `logits` are those of the shared head on the rows, `targets` the true classes.
+        `logits` are those of the shared head on the rows, `targets` the true classes. Steps in a
+        fixed metric; where one raises the loss, it is taken back and all further ones are halved.
         """
         count, width = self.rows.shape
         if not count:
             return np.zeros((width, targets.shape[1]))
         factor = Factor.of(_CURVATURE * self.products, strength)
         found = np.zeros((count if self.dual else width, targets.shape[1]))
-        residual = targets - softmax(logits)
+        residual, least = targets - softmax(logits), _loss(logits, targets)
+        length = 1.0
         for _ in range(STEPS):
             with steady():
                 downhill = residual if self.dual else self.rows.T @ residual
-            found = found + factor.solve(downhill - strength * found)
+            tried = found + length * factor.solve(downhill - strength * found)
             with steady():
-                moved = logits + (self.products if self.dual else self.rows) @ found
+                added_logits = (self.products if self.dual else self.rows) @ tried
             work.count(4 * len(found) * count * targets.shape[1])
-            residual = targets - softmax(moved)
+            squares = float(np.sum(tried * (added_logits if self.dual else tried)))  # |V|^2
+            moved = logits + added_logits
+            loss = _loss(moved, targets) + strength / 2 * squares
+            if loss <= least:
+                found, least, residual = tried, loss, targets - softmax(moved)
+            else:  # the loss curves more than assumed
+                length /= 2
         with steady():
             added: Floats = self.rows.T @ found if self.dual else found
         return added
@@ -85,3 +93,10 @@ def softmax(logits: Floats) -> Floats:
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares: Floats = raised / raised.sum(axis=1, keepdims=True)
     return shares
+
+
+def _loss(logits: Floats, targets: Floats) -> float:
+    """Return the summed negative log-likelihood of the true classes."""
+    top = logits.max(axis=1, keepdims=True)
+    total = np.log(np.exp(logits - top).sum(axis=1, keepdims=True)) + top
+    return float(np.sum(targets * (total - logits)))
