@@ -255,6 +255,10 @@ class PoolSums(Additive):
             weight=self.weight, loss=np.array([self.loss]), correct=np.array([self.correct])
         ).validate(sites)
 
+    def likelier(self, other: PoolSums) -> bool:
+        """Whether the mean loss is less; other clients may have answered, or none."""
+        return self.weight > 0 and (not other.weight or self.mean_loss < other.mean_loss)
+
     @property
     def mean_loss(self) -> float:
         """Mean log-loss in nats."""
@@ -297,7 +301,7 @@ def likeliest_weights(
         if np.abs(tried - best.weights).max(initial=0.0) <= 1e-3 * best.weights.max(initial=0.0):
             break
         sums = ask(tried)
-        if sums.loss < best.sums.loss:
+        if sums.likelier(best.sums):
             best, length = PoolWeights(weights=tried, sums=sums), 1.0
         else:
             length /= 2

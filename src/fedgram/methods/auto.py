@@ -186,7 +186,7 @@ class Auto:
             return federation.sum(self.pool, {"weights": weights, "places": places}, clients=judges)
 
         alone = [_alone(part, k, len(parts), ask) for k, part in enumerate(parts)]
-        best = min(alone, key=lambda each: each.sums.loss)
+        best = min(alone, key=lambda each: (not each.sums.weight, each.sums.mean_loss))
         found = likeliest_weights(ask, best.weights)
         *weights, prior = found.weights.tolist()
         used = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight]
