@@ -54,6 +54,8 @@ class LeftOut:
     products
         Residual sums of the samples that were used, scaled to the number of all samples: their
         mean over folds, (features, classes).
+    samples, fingerprint
+        Number and fingerprint of all samples that answered.
     """
 
     values: Integers
@@ -61,6 +63,8 @@ class LeftOut:
     loss: float
     accuracy: float
     products: Array
+    samples: int
+    fingerprint: int
 
     @property
     def mean(self) -> Integers:
@@ -178,8 +182,7 @@ class SoftmaxFit:
 
     def refit(self, chosen: LeftOut) -> IntegerHead:
         """Return the head of all samples near the chosen one: one more residual sum."""
-        anchor = Anchor(values=chosen.mean, products=chosen.products)
-        return self._finished(self._start(0, 1.0, anchor), chosen.ridge)
+        return self._finished(self._start(0, 1.0, chosen), chosen.ridge)
 
     def _finished(self, descent: Descent, ridge: float) -> IntegerHead:
         descent.last_step(ridge)
@@ -229,15 +232,22 @@ class SoftmaxFit:
             lift=query.lift,
         )
 
-    def _start(self, folds: int, share: float, anchor: Anchor | None = None) -> Descent:
-        objective = Objective.of(
-            self.total, self.query.grid, share=share, constant=self.constant, anchor=anchor
-        )
+    def _start(self, folds: int, share: float, chosen: LeftOut | None = None) -> Descent:
         shape = (max(1, folds), *self.query.values.shape[1:])
-        values = np.zeros(shape, np.int64) if anchor is None else anchor.values[None]
+        values = np.zeros(shape, np.int64) if chosen is None else chosen.mean[None]
         sums = self.ask(values, folds)
+        share *= self.samples / self.total.count  # a total may be of more than those who are here
+        objective = Objective.of(
+            self.total,
+            self.query.grid,
+            share=share,
+            constant=self.constant,
+            anchor=None if chosen is None else _anchor(chosen, self.samples),
+        )
         pairs: tuple[Pair, ...] = ()
-        if anchor is not None and self._last is not None:  # what is remembered of nine tenths
+        if chosen is not None and chosen.fingerprint != int(sums.fingerprint[0]):
+            self.restarted()
+        elif self._last is not None:  # what is remembered of nine tenths
             known = self._last.point.fingerprint == int(sums.fingerprint[0])
             pairs = self._last.pairs if known else ()
         searches = [
@@ -257,7 +267,18 @@ def _left_out(descent: Descent, ridge: float, sums: ResidualSums) -> LeftOut:
         loss=int(sums.out_loss.sum()) * LN2 / 2.0**LOSS_BITS / count,
         accuracy=int(sums.out_correct.sum()) / count,
         products=_scaled_up(sums),
+        samples=int(sums.count[0] + sums.out_count[0]),
+        fingerprint=int(sums.fingerprint[0]),
     )
+
+
+def _anchor(chosen: LeftOut, samples: int) -> Anchor:
+    """Return the chosen weights with what so many samples would say of them."""
+    products = chosen.products
+    if samples != chosen.samples:
+        scaled = products * (samples / chosen.samples)
+        products = np.rint(scaled).astype(np.int64) if products.dtype.kind == "i" else scaled
+    return Anchor(values=chosen.mean, products=products)
 
 
 def _scaled_up(sums: ResidualSums) -> Array:
