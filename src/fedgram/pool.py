@@ -254,6 +254,10 @@ class PoolSums(Additive):
         LikelihoodSums(
             weight=self.weight, loss=np.array([self.loss]), correct=np.array([self.correct])
         ).validate(sites)
+        most = 2**62 // max(1, sites)
+        for each in (self.slope, self.curvature):
+            if (each > most).any() or (each < -most).any():
+                raise DataError("left-out sums: slopes leave no room for those of the other sites")
 
     def likelier(self, other: PoolSums) -> bool:
         """Whether the mean loss is less; other clients may have answered, or none."""

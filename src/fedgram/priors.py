@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from fedgram import codec
-from fedgram.errors import MismatchError, SolveError
+from fedgram.errors import DataError, MismatchError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.group import Additive
 from fedgram.heads import Linear, lifted
@@ -161,6 +161,13 @@ class PriorEvidence(Additive):
 
     clients: int = 0
     likelihood: Integers = field(default_factory=lambda: np.zeros(len(PSEUDO_COUNTS), np.int64))
+
+    def validate(self, sites: int = 1) -> None:
+        rounding = 2**_EVIDENCE_BITS
+        if self.clients < 0 or (self.likelihood > rounding).any():
+            raise DataError("class prior: expected counts of at least 0, likelihoods of at most 1")
+        if (self.likelihood < -(2**62) // max(1, sites)).any():
+            raise DataError("class prior: likelihoods leave no room for those of the other sites")
 
     @property
     def best(self) -> float:
