@@ -47,6 +47,7 @@ from fedgram.stats import Statistics
 from fedgram.whole import Whole
 
 HIGH_WIDTH = 4096  # of the lift, with high effort
+FEWEST_JUDGES = 4  # clients: a secure sum over fewer hides nothing, or nobody may drop out of it
 NARROW, RATIO, WIDEST = 1024, 8, 2048  # with standard effort: up to which inputs, by, up to what
 
 
@@ -70,8 +71,8 @@ class Auto:
         "low" solves on the features as they are; "standard" solves squared heads on lifted features
         too where there are up to 1,024, on eight times as many, 2,048 at most; "high" on 4,096.
     judges
-        About this number of samples judges the models: those of clients drawn at random. 0 for
-        all clients.
+        About this number of samples judges the models: those of clients drawn at random, four at
+        least. 0 for all clients.
     classes_alike
         Let every class count alike, however rare: in what is judged, and in what is predicted.
     lift
@@ -299,7 +300,9 @@ class Auto:
         clients = list(federation.clients)
         if not self.judges or samples <= self.judges:
             return None
-        some = max(1, -(-len(clients) * self.judges // samples))
+        some = max(FEWEST_JUDGES, -(-len(clients) * self.judges // samples))
+        if some >= len(clients):
+            return None
         return sorted(federation.rng.choice(clients, some, replace=False).tolist())
 
 
