@@ -79,7 +79,7 @@ class OwnRows:
             squares = float(np.sum(tried * (added_logits if self.dual else tried)))  # |V|^2
             moved = logits + added_logits
             loss = _loss(moved, targets) + strength / 2 * squares
-            if loss <= least:
+            if loss <= (1 + 1e-12) * least:  # but for rounding
                 found, least, residual = tried, loss, targets - softmax(moved)
             else:  # the loss curves more than assumed
                 length /= 2
