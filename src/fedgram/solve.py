@@ -110,7 +110,8 @@ class Factor:
         work.count(2 * len(self.lower) ** 2 * rhs.shape[1])
         with steady():
             solution: Floats = scipy.linalg.cho_solve((self.lower, True), rhs, check_finite=False)
-        return solution
+        # Row by row, as it is after it was sent: BLAS may round products of another order otherwise.
+        return np.ascontiguousarray(solution)
 
     def inverse_trace(self) -> float:
         """Return the trace of ``(gram + ridge * I)^-1``, from the inverse of the factor alone."""
