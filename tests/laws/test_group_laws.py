@@ -1,4 +1,4 @@
-"""Statistics and tallies are commutative groups, to the last bit."""
+"""Whatever clients send to be summed is a commutative group, to the last bit."""
 
 from dataclasses import fields, replace
 
@@ -8,6 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedgram import Grid, Lift, Space, Statistics, Tally
+from fedgram.integer_softmax import SoftmaxGrid
+from fedgram.pool import LikelihoodSums, PoolSums
+from fedgram.priors import PSEUDO_COUNTS, PriorEvidence
+from fedgram.softmax import ResidualSums
 
 from . import planted
 from .law import GROUP, refuses
@@ -45,6 +49,35 @@ def tallies(kind=Tally):
     )
 
 
+def residual_sums():
+    of_folds = ("count", "loss", "base_loss", "out_count", "out_loss", "out_correct")
+    return st.builds(
+        ResidualSums,
+        **{name: arrays(5) for name in of_folds},
+        products=arrays(5, 2, 3),
+        fingerprint=arrays(1),
+        space=st.just(SPACE),
+        classes=st.just(CLASSES),
+        grid=st.just(SoftmaxGrid()),
+        at=st.just("some weights"),
+    )
+
+
+SUMMED = {
+    ResidualSums: residual_sums(),
+    LikelihoodSums: st.builds(LikelihoodSums, weight=COUNTS, loss=arrays(4), correct=arrays(4)),
+    PoolSums: st.builds(
+        PoolSums,
+        weight=COUNTS,
+        loss=COUNTS,
+        correct=COUNTS,
+        slope=arrays(3),
+        curvature=arrays(3, 3),
+    ),
+    PriorEvidence: st.builds(PriorEvidence, clients=COUNTS, likelihood=arrays(len(PSEUDO_COUNTS))),
+}
+
+
 def triples(values):
     return st.tuples(values, values, values)
 
@@ -57,6 +90,12 @@ def test_statistics_are_a_commutative_group(law):
 @pytest.mark.parametrize("law", GROUP.values(), ids=GROUP)
 def test_tallies_are_a_commutative_group(law):
     law(triples(tallies()), Tally.zero())
+
+
+@pytest.mark.parametrize("law", GROUP.values(), ids=GROUP)
+@pytest.mark.parametrize("kind", SUMMED, ids=lambda kind: kind.__name__)
+def test_sums_over_samples_and_clients_are_a_commutative_group(law, kind):
+    law(triples(SUMMED[kind]), kind.zero())
 
 
 @pytest.mark.parametrize(
@@ -160,7 +199,7 @@ def test_tallies_of_other_class_lists_are_refused(classes):
 
 
 def test_every_summed_field_has_a_neutral_default():
-    for kind in (Statistics, Tally):
+    for kind in (Statistics, Tally, *SUMMED):
         for field in fields(kind):
             if not field.metadata.get("agreed"):
                 assert not np.any(getattr(kind.zero(), field.name))
