@@ -300,8 +300,7 @@ def likeliest_weights(
     best = PoolWeights(weights=start, sums=ask(start))
     length = 1.0
     for _ in range(exchanges - 1):
-        move = _newton_move(best)
-        tried = np.maximum(0.0, best.weights + length * move)
+        tried, length = _stepped(best, length)
         if np.abs(tried - best.weights).max(initial=0.0) <= 1e-3 * best.weights.max(initial=0.0):
             break
         sums = ask(tried)
@@ -340,6 +339,16 @@ def _pruned(ask: Callable[[Floats], PoolSums], best: PoolWeights) -> PoolWeights
 def _curvature(at: PoolWeights) -> Floats:
     curvature: Floats = at.sums.curvature / 2.0**LOSS_PLACES
     return curvature
+
+
+def _stepped(at: PoolWeights, length: float) -> tuple[Floats, float]:
+    """Return weights one step further, and the length of a step that leaves one part in use."""
+    move = _newton_move(at)
+    tried = np.maximum(0.0, at.weights + length * move)
+    while at.weights[:-1].any() and not tried[:-1].any():  # the last term, the prior, is no model
+        length /= 2
+        tried = np.maximum(0.0, at.weights + length * move)
+    return tried, length
 
 
 def _newton_move(at: PoolWeights) -> Floats:
