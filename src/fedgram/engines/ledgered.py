@@ -49,7 +49,11 @@ class Ledgered:
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Total:
         if self._answered or broadcast is not None or clients is not None:
-            raise ConfigError("a total answers one sum over all members; this method asks for more")
+            raise ConfigError(
+                f"a ledger's total answers one sum over all members; expected no more, got "
+                f"{step_name(step)}; a ridge head is valid at once (afl, or logistic with "
+                "exchanges=0); run logistic, auto and the like again with the sites present"
+            )
         self._answered = True
         return self._total  # type: ignore[return-value]  # a method's one sum is of statistics
 
