@@ -22,6 +22,8 @@ CASES = {
     "fedhip": {},
     "fedavg": {"method": {"fedavg": SHORT}},
     "ditto": {"method": {"ditto": SHORT}},
+    "logistic": {"method": {"logistic": {"exchanges": 2}}},
+    "auto": {"method": {"auto": {"exchanges": 1, "effort": "low"}}},
     "afl": {"engine": {"secure": True}},
 }
 FEW, MANY = 2, 20  # kills of each
