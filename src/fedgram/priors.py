@@ -9,10 +9,9 @@ from scipy.special import gammaln
 
 from fedgram import codec
 from fedgram.errors import DataError, MismatchError, SolveError
-from fedgram.features.lift import Lift
 from fedgram.group import Additive
-from fedgram.heads import Linear, lifted
-from fedgram.samples import Floats, Integers, Labels, Samples, Space
+from fedgram.heads import Linear
+from fedgram.samples import Floats, Integers, Labels, Space
 from fedgram.stats import Statistics
 
 TEMPERATURES = (10_000.0, 160.0, 80.0, 40.0, 20.0, 10.0, 5.0)  # from the least personal on
@@ -91,16 +90,6 @@ def repeats(counts: Floats) -> Integers:
     times = np.rint(counts.max(initial=1.0) / np.maximum(counts, 1))
     whole: Integers = np.where(counts > 0, np.clip(times, 1, MOST_REPEATS), 1).astype(np.int64)
     return whole
-
-
-def repeated_statistics(samples: Samples, lift: Lift, times: Integers) -> Statistics:
-    """Return the statistics of samples in which each class counts so many times."""
-    each = times[samples.labels.codes]
-    total = Statistics.of(*lifted(samples.take([]), lift))
-    for weight in np.unique(each):
-        some = samples.take(np.flatnonzero(each == weight))
-        total = total + Statistics.of(*lifted(some, lift)).repeated(int(weight))
-    return total
 
 
 def log_odds(own: Floats, everybody: Floats, smoothing: float) -> Floats:

@@ -98,6 +98,7 @@ class Auto:
         return Statistics.of(*lifted(client.samples, self.lift))
 
     def lifted_statistics(self, client: Client, width: int) -> Statistics:
+        client.remember(lifted=True)
         return Statistics.of(*lifted(client.samples, Lift(width=width)))
 
     def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:
@@ -118,8 +119,10 @@ class Auto:
         out = np.flatnonzero(fold >= 0)
         kept: list[Array] = []
         squared: list[LikelihoodSums] = []
-        for each in self._candidates(question.wholes):
-            models = zip(each.settings, each.left_out(samples, counted=counted), strict=True)
+        summed = "counted", "lifted"  # a client may have missed either sum
+        for each, name in zip(self._candidates(question.wholes), summed, strict=False):
+            scored = each.left_out(samples, counted=name in client.state)
+            models = zip(each.settings, scored, strict=True)
             for setting, scores in models:
                 narrow = scores.astype(np.float32)
                 kept.append(narrow[out])
