@@ -83,8 +83,8 @@ def softmax_residuals(
 ) -> tuple[Floats, Integers]:
     """Return integer residuals, (samples, classes), and losses in steps of 2^-20 bits.
 
-    Probabilities are rounded; what rounding leaves over goes to the likeliest class, so that the
-    residuals of every sample add up to zero exactly.
+    Cumulated probabilities are rounded, and a probability is the difference of two: each is less
+    than a step off, none is negative, and the residuals of every sample add up to zero exactly.
     """
     work.count(8 * logits.size)
     each, one = np.arange(len(logits)), 2.0**grid.residuals
@@ -95,12 +95,14 @@ def softmax_residuals(
     np.rint(gap, out=gap)
     np.minimum(gap, _OCTAVES << grid.table, out=gap)
     found = _exponentials(grid.table).take(gap.astype(np.int32))
-    total = found.sum(axis=1)  # integers below 2^53: exact in any order
+    np.cumsum(found, axis=1, out=found)  # integers below 2^53: exact
+    total = found[:, -1].copy()
     np.multiply(found, one, out=found)
     np.divide(found, total[:, None], out=found)
     np.rint(found, out=found)
-    found[each, top] += one - found.sum(axis=1)
-    np.negative(found, out=found)
+    # Minus the probabilities: differences of rounded sums, so that their errors never add up.
+    found[:, 1:] = found[:, :-1] - found[:, 1:]
+    found[:, 0] *= -1
     found[each, codes] += one
     losses = _log2(total.astype(np.int64)) - (_ONE << LOSS_BITS)
     losses += np.rint(own_gap * 2.0 ** (LOSS_BITS - grid.weights)).astype(np.int64)

@@ -54,8 +54,8 @@ class LeftOut:
     products
         Residual sums of the samples that were used, scaled to the number of all samples: their
         mean over folds, (features, classes).
-    samples, fingerprint
-        Number and fingerprint of all samples that answered.
+    fingerprint
+        Of all samples that answered.
     """
 
     values: Integers
@@ -63,7 +63,6 @@ class LeftOut:
     loss: float
     accuracy: float
     products: Array
-    samples: int
     fingerprint: int
 
     @property
@@ -162,7 +161,7 @@ class SoftmaxFit:
             sums = descent.step(suited * factor)
             found = _left_out(descent, suited * factor, sums)
             self.path.append({"ridge": found.ridge, "loss": found.loss, "accuracy": found.accuracy})
-            if best is None or found.loss < best.loss:
+            if best is None or _preferred(found, best, descent):
                 best, rises = found, 0
             else:
                 rises += 1
@@ -181,8 +180,16 @@ class SoftmaxFit:
         return self._finished(descent, ridge)
 
     def refit(self, chosen: LeftOut) -> IntegerHead:
-        """Return the head of all samples near the chosen one: one more residual sum."""
-        return self._finished(self._start(0, 1.0, chosen), chosen.ridge)
+        """Return the head of all samples near the chosen one: one more residual sum.
+
+        Where other samples answer than those it was chosen with, the chosen head stays.
+        """
+        descent = self._start(0, 1.0, chosen)
+        (search,) = descent.searches
+        if search.point.fingerprint != chosen.fingerprint:
+            self.restarted()
+            return replace(self._head(chosen.mean), origin=self.provenance())
+        return self._finished(descent, chosen.ridge)
 
     def _finished(self, descent: Descent, ridge: float) -> IntegerHead:
         descent.last_step(ridge)
@@ -235,6 +242,9 @@ class SoftmaxFit:
     def _start(self, folds: int, share: float, chosen: LeftOut | None = None) -> Descent:
         shape = (max(1, folds), *self.query.values.shape[1:])
         values = np.zeros(shape, np.int64) if chosen is None else chosen.mean[None]
+        anchor = None
+        if chosen is not None:
+            anchor = Anchor(values=chosen.mean, products=chosen.products)
         sums = self.ask(values, folds)
         share *= self.samples / self.total.count  # a total may be of more than those who are here
         objective = Objective.of(
@@ -242,12 +252,10 @@ class SoftmaxFit:
             self.query.grid,
             share=share,
             constant=self.constant,
-            anchor=None if chosen is None else _anchor(chosen, self.samples),
+            anchor=anchor,
         )
         pairs: tuple[Pair, ...] = ()
-        if chosen is not None and chosen.fingerprint != int(sums.fingerprint[0]):
-            self.restarted()
-        elif self._last is not None:  # what is remembered of nine tenths
+        if chosen is not None and self._last is not None:  # what is remembered of nine tenths
             known = self._last.point.fingerprint == int(sums.fingerprint[0])
             pairs = self._last.pairs if known else ()
         searches = [
@@ -267,18 +275,19 @@ def _left_out(descent: Descent, ridge: float, sums: ResidualSums) -> LeftOut:
         loss=int(sums.out_loss.sum()) * LN2 / 2.0**LOSS_BITS / count,
         accuracy=int(sums.out_correct.sum()) / count,
         products=_scaled_up(sums),
-        samples=int(sums.count[0] + sums.out_count[0]),
         fingerprint=int(sums.fingerprint[0]),
     )
 
 
-def _anchor(chosen: LeftOut, samples: int) -> Anchor:
-    """Return the chosen weights with what so many samples would say of them."""
-    products = chosen.products
-    if samples != chosen.samples:
-        scaled = products * (samples / chosen.samples)
-        products = np.rint(scaled).astype(np.int64) if products.dtype.kind == "i" else scaled
-    return Anchor(values=chosen.mean, products=products)
+def _preferred(found: LeftOut, best: LeftOut, descent: Descent) -> bool:
+    """Whether left-out samples prefer these weights to the best so far.
+
+    Losses of different samples do not compare: then the later weights count, unless the step to
+    them was taken back.
+    """
+    if found.fingerprint == best.fingerprint:
+        return found.loss < best.loss
+    return bool(np.array_equal(descent.values, descent.tried))
 
 
 def _scaled_up(sums: ResidualSums) -> Array:

@@ -206,24 +206,25 @@ def integer_head(head: Linear) -> IntegerHead:
 
 
 def sentence(
-    used: Sequence[tuple[Part, float]], prior: float, pseudo_count: float, found: PoolWeights
+    used: Sequence[tuple[Part, float]], class_term: str, found: PoolWeights, *, alike: bool = False
 ) -> str:
     """Say what is pooled with which weights, and how sure that is.
+
+    With classes that count `alike`, samples are weighed, and their number does not tell how sure.
 
     Examples
     --------
     >>> from fedgram.pool import PoolSums
     >>> ridge = Part(setting={"family": "ridge"}, place=0, candidates=0, scale=20.0, prior=1.0)
     >>> sums = PoolSums(weight=400, correct=360)
-    >>> sentence([(ridge, 17.5)], 1.0, 7.0, PoolWeights(weights=np.array([17.5, 1.0]), sums=sums))
-    'ridge head x 17.5 + class prior x 1 (pseudo-count 7): 90.0 ± 1.5 % right on 400 left-out
-    samples'
+    >>> weights = PoolWeights(weights=np.array([17.5, 1.0]), sums=sums)
+    >>> sentence([(ridge, 17.5)], "class prior x 1", weights)
+    'ridge head x 17.5 + class prior x 1: 90.0 ± 1.5 % correct on 400 left-out samples'
     """
     words = [f"{part.words} x {weight:.3g}" for part, weight in used]
-    if prior:
-        words.append(f"class prior x {prior:.2g} (pseudo-count {pseudo_count:g})")
+    pool = " + ".join([*words, class_term] if class_term else words)
     share, error = 100 * found.sums.accuracy, 100 * found.standard_error
-    return (
-        f"{' + '.join(words)}: {share:.1f} ± {error:.1f} % right on "
-        f"{found.sums.weight:,} left-out samples"
-    )
+    if alike:
+        return f"{pool}: {share:.1f} % correct on left-out samples, every class counted alike"
+    count = f"{found.sums.weight:,}"
+    return f"{pool}: {share:.1f} ± {error:.1f} % correct on {count} left-out samples"

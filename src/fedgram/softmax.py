@@ -256,9 +256,7 @@ class ResidualSums(Additive):
             raise DataError("softmax sums: counts and losses below zero, or more right than there")
         # No sum of samples reaches the middle of 64 bits, so that a total cannot wrap.
         room = 2**62 // max(1, sites)
-        # Rounding many classes leaves the likeliest up to half a step from each of them.
-        largest = 2.0**self.grid.residuals + len(self.classes) / 2
-        most = self.count.astype(np.float64) * self.space.bound * largest
+        most = self.count.astype(np.float64) * self.space.bound * 2.0**self.grid.residuals
         if (losses > room).any() or (most > room).any():
             raise DataError("softmax sums: more samples than leave room for the other sites")
         if not (self.space.exact and self.products.size):

@@ -110,7 +110,7 @@ class Factor:
         work.count(2 * len(self.lower) ** 2 * rhs.shape[1])
         with steady():
             solution: Floats = scipy.linalg.cho_solve((self.lower, True), rhs, check_finite=False)
-        # Row by row, as it is after it was sent: BLAS may round products of another order otherwise.
+        # Row by row, as it is after it was sent: BLAS may round products of other orders otherwise.
         return np.ascontiguousarray(solution)
 
     def inverse_trace(self) -> float:

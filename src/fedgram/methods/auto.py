@@ -208,7 +208,9 @@ class Auto:
                 "parts": [{**part.setting, "weight": weight} for part, weight in used],
                 "prior": prior,
             },
-            told=sentence(used, prior, pseudo_count, found),
+            told=sentence(
+                used, self._class_words(prior, pseudo_count), found, alike=self.classes_alike
+            ),
             reasons={f"{words} alone": share for words, share in shares.items()},
             notes={**fit.notes(), "log_loss": found.sums.mean_loss, "judges": judges or "all"},
         )
@@ -286,6 +288,13 @@ class Auto:
             return odds
         frequencies = np.maximum(counts, 0.5) / max(1.0, counts.sum())
         return np.broadcast_to(-np.log(frequencies), odds.shape)
+
+    def _class_words(self, weight: float, pseudo_count: float) -> str:
+        if not weight:
+            return ""
+        if self.classes_alike:
+            return f"equal class frequencies x {weight:.2g}"
+        return f"class prior x {weight:.2g} (pseudo-count {pseudo_count:g})"
 
     def _sample_weights(self, codes: Integers, counts: Floats) -> Integers:
         return repeats(counts)[codes] if self.classes_alike else np.ones(len(codes), np.int64)
