@@ -143,3 +143,18 @@ def test_settings_in_the_readme_are_read(tmp_path):
     (toml,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     (tmp_path / "settings.toml").write_text(toml, encoding="utf-8")
     assert load(tmp_path / "settings.toml").method["apfl"]["balance"] == 0.5
+
+
+def test_the_page_of_results_is_made_of_the_stored_runs(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.default", "render"]
+    page = tmp_path / "results.md"
+    subprocess.run([*command, str(ROOT / "docs" / "results.json"), str(page)], cwd=ROOT, check=True)
+    assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "results.md").read_text("utf-8")
+
+
+def test_pages_link_to_pages_that_are_there():
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"

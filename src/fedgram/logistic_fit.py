@@ -32,7 +32,6 @@ from fedgram.stats import Statistics
 _LEVELS = ((1, (3.0,)), (2, (5.0, 3.0)), (3, (5.0, 3.0, 2.0)), (7, (10.0, 3.0, 1.0)),
            (15, (30.0, 10.0, 3.0, 1.0)))  # fmt: skip
 _MOST_LEVELS = (30.0, 10.0, 3.0, 1.0, 0.3)
-_RISES = 2  # of the left-out loss in a row that end the path
 
 SoftmaxStep = Callable[[Client, SoftmaxQuery], ResidualSums]
 
@@ -139,7 +138,7 @@ class SoftmaxFit:
         """Return what is recorded of the fit: who answered, how far it went, how sure bits are."""
         return {
             "clients": list(self.federation.clients),
-            "samples": self.samples,
+            "samples": self.samples or self.total.count,
             "residual_sums": self.used,
             "restarts": self.restarts,
             "near_ties": self.near_ties,
@@ -156,17 +155,12 @@ class SoftmaxFit:
         share = 1 - 1 / (PARTS if number == 1 else number)
         descent = self._start(number, share)
         best: LeftOut | None = None
-        rises = 0
         for factor in path_of(self.exchanges):
             sums = descent.step(suited * factor)
             found = _left_out(descent, suited * factor, sums)
             self.path.append({"ridge": found.ridge, "loss": found.loss, "accuracy": found.accuracy})
             if best is None or _preferred(found, best, descent):
-                best, rises = found, 0
-            else:
-                rises += 1
-            if rises == _RISES:
-                break
+                best = found
         assert best is not None  # noqa: S101  # there is one step at least
         self._last = descent.searches[0] if number == 1 else None
         self.near_ties += sum(search.near_ties for search in descent.searches)
