@@ -257,8 +257,13 @@ def test_the_search_for_a_rate_is_printed_recorded_and_reported(tmp_path):
 
 def test_a_round_that_was_chosen_before_the_last_is_told():
     trained = ("-m", "fedavg", "-s", "method.fedavg.rate=100", "-s", "method.fedavg.rounds=6")
-    arguments = ("run", *trained, *SMALL, "-s", "data.valid_fraction=0.2", "-s", "data.seed=1")
-    (result,) = json.loads(cli(*arguments, "--json").stdout)["runs"]
+    # At this rate accuracy jumps, and which round is best depends on the last bits of a machine.
+    for seed in range(8):
+        more = ("-s", "data.valid_fraction=0.2", "-s", f"data.seed={seed}")
+        arguments = ("run", *trained, *SMALL, *more)
+        (result,) = json.loads(cli(*arguments, "--json").stdout)["runs"]
+        if result["chosen"] < 6:
+            break
     assert result["chosen"] < result["rounds"] == 6
     shown = cli(*arguments).stdout
     last = 100 * result["last"]["accuracy"]["client_mean"]

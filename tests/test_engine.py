@@ -202,15 +202,15 @@ def test_scoring_is_counted_apart():
     assert traffic(engine.asks) == before
 
 
-def test_traffic_is_the_mean_per_participating_client():
+def test_traffic_is_the_mean_over_all_clients_also_those_that_are_not_asked():
     engine, broadcast = federation("abcd"), {"round": 1}
     engine.sum(bigger, broadcast)
     engine.sum(bigger, broadcast, clients=["a", "b"])
     engine.deliver(Brick())
     sizes = [size(bigger(Named(name), None)) for name in "abcd"]
     assert traffic(engine.asks) == {
-        "up": round(sum(sizes) / 4 + sum(sizes[:2]) / 2),
-        "down": 2 * size(broadcast) + size(Brick()),
+        "up": round((sum(sizes) + sum(sizes[:2])) / 4),
+        "down": round(1.5 * size(broadcast)) + size(Brick()),
     }
 
 

@@ -24,7 +24,7 @@ def chosen(ballot: Ballot, tried: Sequence[Mapping[str, float]], shared: Any) ->
     >>> ballot = Ballot(samples=np.array([4]), right=np.array([[2, 3]]))
     >>> chosen(ballot, [{"alpha": 0.0}, {"alpha": 10.0}], None)
     Settled(shared=None, setting={'alpha': 10.0}, told='alpha 10',
-            reasons={'alpha 10': 0.75, 'alpha 0': 0.5})
+            reasons={'alpha 10': 0.75, 'alpha 0': 0.5}, ...)
     """
     return _settled(ballot.accuracy.tolist(), tried, shared)
 

@@ -7,7 +7,7 @@ content, so that the choice does not depend on how samples are spread over clien
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ from fedgram.stats import Statistics
 _LEVELS = ((1, (3.0,)), (2, (5.0, 3.0)), (3, (5.0, 3.0, 2.0)), (7, (10.0, 3.0, 1.0)),
            (15, (30.0, 10.0, 3.0, 1.0)))  # fmt: skip
 _MOST_LEVELS = (30.0, 10.0, 3.0, 1.0, 0.3)
+
+_MOST_NAMES = 100  # clients that a record names
 
 SoftmaxStep = Callable[[Client, SoftmaxQuery], ResidualSums]
 
@@ -137,7 +139,7 @@ class SoftmaxFit:
     def notes(self) -> dict[str, Any]:
         """Return what is recorded of the fit: who answered, how far it went, how sure bits are."""
         return {
-            "clients": list(self.federation.clients),
+            "clients": _named(self.federation.clients),
             "samples": self.samples or self.total.count,
             "residual_sums": self.used,
             "restarts": self.restarts,
@@ -257,6 +259,11 @@ class SoftmaxFit:
             for k in range(len(values))
         ]
         return Descent(self, folds, share, searches)
+
+
+def _named(clients: Sequence[str]) -> list[str] | int:
+    """Return the names of clients, or their number where there are many."""
+    return list(clients) if len(clients) <= _MOST_NAMES else len(clients)
 
 
 def _left_out(descent: Descent, ridge: float, sums: ResidualSums) -> LeftOut:

@@ -24,6 +24,7 @@ from fedgram.experiment.runner import run
 from fedgram.features.lift import Lift
 from fedgram.federation import delivery
 from fedgram.method import find, make, names
+from fedgram.methods import auto
 
 METHODS = names()
 NEED_GATHER = {"central"}  # show the server every sample, by definition
@@ -37,6 +38,12 @@ WIDE = 512  # below about this width many wrong programs pass
 def short(name, settings=None, *, search=False):
     """A method with few rounds."""
     return laws.shortened(make(name, settings or {}), search=search)
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch):
+    """A law holds for any width: the widest lift of `auto` would take minutes."""
+    monkeypatch.setattr(auto, "HIGH_WIDTH", 96)
 
 
 def wide(name, width):

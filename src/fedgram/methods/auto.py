@@ -184,6 +184,23 @@ class Auto:
         judged = federation.sum(self.left_out, question, clients=judges)
         candidates = self._candidates(wholes)
         parts = likeliest_parts(candidates, judged)
+        found, shares = self._pooled(federation, judges, parts)
+        *weights, prior = found.weights.tolist()
+        used = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight]
+        heads = tuple(self._head(part, candidates, fit, soft) for part, _ in used)
+        origin = codec.digest([[whole.provenance() for whole in wholes], fit.provenance()])
+        yield Settled(
+            shared=PoolParts(heads=heads, counts=counts, pseudo_count=pseudo_count, origin=origin),
+            setting=_setting(used, prior),
+            told=self._sentence(used, prior, pseudo_count, found),
+            reasons=shares,
+            notes={**fit.notes(), "log_loss": found.sums.mean_loss, "judges": judges or "all"},
+        )
+
+    def _pooled(
+        self, federation: Federation, judges: list[str] | None, parts: Sequence[Part]
+    ) -> tuple[PoolWeights, dict[str, float]]:
+        """Return the likeliest weights of a pool, and the accuracy of each part alone."""
         places = [part.place for part in parts]
 
         def ask(weights: Floats) -> PoolSums:
@@ -191,29 +208,11 @@ class Auto:
 
         alone = [_alone(part, k, len(parts), ask) for k, part in enumerate(parts)]
         best = min(alone, key=lambda each: (not each.sums.weight, each.sums.mean_loss))
-        found = likeliest_weights(ask, best.weights)
-        *weights, prior = found.weights.tolist()
-        used = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight]
-        shares = {part.words: each.sums.accuracy for part, each in zip(parts, alone, strict=True)}
-        yield Settled(
-            shared=PoolParts(
-                heads=tuple(self._head(part, candidates, fit, soft) for part, _ in used),
-                counts=counts,
-                pseudo_count=pseudo_count,
-                origin=codec.digest(
-                    [[each.whole.provenance() for each in candidates], fit.provenance()]
-                ),
-            ),
-            setting={
-                "parts": [{**part.setting, "weight": weight} for part, weight in used],
-                "prior": prior,
-            },
-            told=sentence(
-                used, self._class_words(prior, pseudo_count), found, alike=self.classes_alike
-            ),
-            reasons={f"{words} alone": share for words, share in shares.items()},
-            notes={**fit.notes(), "log_loss": found.sums.mean_loss, "judges": judges or "all"},
-        )
+        shares = {
+            f"{part.words} alone": each.sums.accuracy
+            for part, each in zip(parts, alone, strict=True)
+        }
+        return likeliest_weights(ask, best.weights), shares
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         parts, setting = unsettled(shared)
@@ -289,12 +288,17 @@ class Auto:
         frequencies = np.maximum(counts, 0.5) / max(1.0, counts.sum())
         return np.broadcast_to(-np.log(frequencies), odds.shape)
 
-    def _class_words(self, weight: float, pseudo_count: float) -> str:
-        if not weight:
-            return ""
+    def _sentence(
+        self,
+        used: Sequence[tuple[Part, float]],
+        prior: float,
+        pseudo_count: float,
+        found: PoolWeights,
+    ) -> str:
+        words = f"class prior x {prior:.2g} (pseudo-count {pseudo_count:g})"
         if self.classes_alike:
-            return f"equal class frequencies x {weight:.2g}"
-        return f"class prior x {weight:.2g} (pseudo-count {pseudo_count:g})"
+            words = f"equal class frequencies x {prior:.2g}"
+        return sentence(used, words if prior else "", found, alike=self.classes_alike)
 
     def _sample_weights(self, codes: Integers, counts: Floats) -> Integers:
         return repeats(counts)[codes] if self.classes_alike else np.ones(len(codes), np.int64)
@@ -316,6 +320,13 @@ class Auto:
         if some >= len(clients):
             return None
         return sorted(federation.rng.choice(clients, some, replace=False).tolist())
+
+
+def _setting(used: Sequence[tuple[Part, float]], prior: float) -> dict[str, Any]:
+    return {
+        "parts": [{**part.setting, "weight": weight} for part, weight in used],
+        "prior": prior,
+    }
 
 
 def _alone(part: Part, place: int, terms: int, ask: Any) -> PoolWeights:
