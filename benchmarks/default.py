@@ -110,7 +110,15 @@ patterns, not numbers.
 
 Closed forms choose their settings by leave-one-out where they can. Trained methods run 200 rounds
 of 3 epochs in batches of 128 with a linear head; their learning rate is searched for on training
-samples alone ([methods.md](methods.md)). Nothing is chosen on test samples."""
+samples alone ([methods.md](methods.md)).
+
+No run chooses anything on test samples. The *design* of `auto` was not blind, though: while it was
+made, test accuracies of these cells were seen, all but those of mnist, and some of its constants
+were settled with them in view: the ridges of the path (about twenty-three were compared, by
+left-out loss, with test accuracy beside it), when features are lifted and how wide, the grids of a
+client's own part, the fit to all samples. Trained methods had one design of their rate search, made
+with PACS and Banking77 in view. So differences of a few tenths of a point in favor of `auto` are
+to be confirmed on other data."""
 
 
 def main() -> None:
