@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -123,7 +123,7 @@ class Candidates:
         return found
 
     def left_out(self, samples: Samples, *, counted: bool) -> Iterator[Floats]:
-        """Yield each model's scores of samples that are left out of everything, one at a time."""
+        """Yield each model's leave-one-out scores: without the sample, in the shared sum too."""
         own = Own.of(samples, self.whole, self.lift, counted=counted)
         shared, unit = own.shared(), samples.features.space.unit
         constant = own.refined(np.ones((len(samples), 1)))
@@ -184,4 +184,4 @@ def personal(setting: Setting, samples: Samples, shared: Linear | Whole, lift: L
             shift = residual.sum(axis=0) / (len(samples) + setting["strength"])
             return Shifted(model=shared, shift=shift)
         case _:
-            return replace(shared)
+            return shared

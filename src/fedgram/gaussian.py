@@ -59,9 +59,11 @@ class Discriminant:
     @cached_property
     def weights(self) -> Floats:
         """Weights in real units, (features, classes): scores are log-posteriors but for a sum."""
-        count = self.total.count
-        head = count * self.solved
-        chances = np.log(np.maximum(self.counts, _ABSENT) / count)
+        return self.with_bias(self.total.count * self.solved)
+
+    def with_bias(self, head: Floats) -> Floats:
+        """Return the inverse covariance times the means with the row of the constant below."""
+        chances = np.log(np.maximum(self.counts, _ABSENT) / self.total.count)
         bias = chances - np.sum(self.means * head, axis=0) / 2
         weights: Floats = np.vstack([head, bias / class_counts(self.total)[1]])
         return weights
@@ -128,8 +130,4 @@ def gaussian_weights(total: Statistics, shrinkage: float, *, within: bool) -> Fl
     second = square(total.gram, total.space.width)[inner, inner] * unit**2
     center = total.moment[inner].sum(axis=1) / total.count * unit
     spread = (second - total.count * np.outer(center, center)) / max(1, total.count - 1)
-    head = Factor.of(spread, shrinkage, samples=total.count).solve(known.means)
-    chances = np.log(np.maximum(known.counts, _ABSENT) / total.count)
-    bias = chances - np.sum(known.means * head, axis=0) / 2
-    weights: Floats = np.vstack([head, bias / class_counts(total)[1]])
-    return weights
+    return known.with_bias(Factor.of(spread, shrinkage, samples=total.count).solve(known.means))

@@ -147,16 +147,6 @@ class Statistics(Additive):
         curvature = np.sum(stored * (square(self.gram, self.space.width) @ stored))
         return float(self.energy - 2 * cross + curvature)
 
-    def repeated(self, times: int) -> Statistics:
-        """Return the statistics of the same samples, each counted so many times."""
-        return replace(
-            self,
-            count=times * self.count,
-            gram=times * self.gram,
-            moment=times * self.moment,
-            energy=times * self.energy,
-        )
-
     def diagonal(self) -> Array:
         """Return the sums of squares of the features, which no real data make negative."""
         width = self.space.width
