@@ -138,7 +138,10 @@ def _put(timm: Any, model: Any, path: Path, name: str) -> None:
 
 
 def _picture(timm: Any, model: Any, name: str, arguments: dict[str, Any]) -> Picture:
-    """Return what timm's own transform for evaluation does."""
+    """Return what timm's own transform for evaluation does, as of 1.0.31.
+
+    Earlier ones resize bilinearly, whatever the settings say, where the result is not square.
+    """
     config = timm.data.resolve_model_data_config(model)
     channels, height, width = config["input_size"]
     side = arguments.get("img_size")  # a model built for another size than its settings speak of
@@ -153,7 +156,7 @@ def _picture(timm: Any, model: Any, name: str, arguments: dict[str, Any]) -> Pic
         size=(height, width),
         resize=resize,
         fit=fit,
-        interpolation="bilinear" if fit == "outside" else config["interpolation"],  # as timm does
+        interpolation=config["interpolation"],
         middle="even",
         mean=tuple(config["mean"]),
         std=tuple(config["std"]),
