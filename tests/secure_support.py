@@ -22,7 +22,7 @@ from fedgram.secure.party import pair_mask, self_mask
 WORDS = 600
 
 
-@codec.register
+@codec.register("Load/1")
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Load(Additive):
     """Small integers, far from uniform: what a mask has to hide."""

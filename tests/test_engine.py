@@ -18,7 +18,7 @@ from fedgram.samples import Labels, Samples
 from fedgram.stats import Statistics
 
 
-@codec.register
+@codec.register("Loose/1")
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Loose(Additive):
     """A float sum: its last bits show the order of additions."""
@@ -26,7 +26,7 @@ class Loose(Additive):
     value: float = 0.0
 
 
-@codec.register
+@codec.register("Brick/1")
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Brick(Additive):
     """An array of some size."""

@@ -118,7 +118,7 @@ def test_tasks_of_all_kinds_are_done(monkeypatch):
 # Steps
 
 
-@codec.register
+@codec.register("Told/1")
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Told(Additive):
     """What a client has to say."""

@@ -139,7 +139,7 @@ def test_flat_values_add_up_as_values_do(value):
     assert restore(sent, vector - vector - vector) == -value
 
 
-@codec.register
+@codec.register("Narrow/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Narrow(Load):
     """Arrays that wrap earlier than at 2^64."""

@@ -13,7 +13,7 @@ from fedgram.group import Additive
 from fedgram.samples import Array, Floats, Integers, Labels
 
 
-@codec.register
+@codec.register("Ballot/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Ballot(Additive):
     """For each of several settings, how many samples it gets right when they are left out.

@@ -12,9 +12,9 @@ import functools
 import hashlib
 import importlib
 import json
-import pkgutil
+import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -26,13 +26,11 @@ from safetensors.numpy import load as _unpack
 from safetensors.numpy import save as _pack
 
 from fedgram import files
-from fedgram.errors import DataError, FedgramError
+from fedgram.errors import DataError, FedgramError, UnknownTypeError
+from fedgram.wire_types import WIRE_TYPES
 
 FORMAT = 1
 _KEY = "fedgram"
-_KINDS: dict[str, type] = {}
-_FIELDS: dict[str, list[str]] = {}  # which of them are encoded
-_COUNTED: dict[str, dict[str, type]] = {}  # and the types that their numbers are counted as
 # What taking damaged or foreign content apart may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 _WIDTHS = {width: np.iinfo(width) for width in (np.int8, np.int16, np.int32)}
@@ -40,46 +38,112 @@ _WIDTHS = {width: np.iinfo(width) for width in (np.int8, np.int16, np.int32)}
 Kind = TypeVar("Kind", bound=type)
 
 
-def register(kind: Kind) -> Kind:
-    """Let values of this dataclass be encoded and decoded, under its class name.
+@dataclasses.dataclass(frozen=True)
+class _WireType:
+    """A registered dataclass, and what it and its fields are called in bytes."""
+
+    kind: type
+    name: str
+    fields: Mapping[str, str]  # attribute -> name in bytes
+    counted: Mapping[str, type]  # name in bytes -> type that its numbers are counted as
+
+
+_BY_NAME: dict[str, _WireType] = {}
+_BY_CLASS: dict[type, _WireType] = {}
+
+
+def register(name: str, *, fields: Mapping[str, str] | None = None) -> Callable[[Kind], Kind]:
+    """Let values of a dataclass be encoded and decoded, under a name that never changes.
+
+    Parameters
+    ----------
+    name
+        What the type is called in files, messages and digests, and the version of its fields:
+        "Statistics/1". The class may be renamed and moved; this name stays. When the meaning of
+        its fields changes, the version grows.
+    fields
+        Names in files of the attributes that are called otherwise there.
 
     Examples
     --------
-    >>> from dataclasses import dataclass
-    >>> @register
-    ... @dataclass(frozen=True)
-    ... class Point:
-    ...     x: int
-    >>> decode(encode(Point(3)))
-    Point(x=3)
+    >>> @register("Point/1", fields={"east": "x"})
+    ... @dataclasses.dataclass(frozen=True)
+    ... class Place:
+    ...     east: int
+    >>> decode(encode(Place(3)))
+    Place(east=3)
+    >>> wire_name(Place), wire_fields(Place)
+    ('Point', {'east': 'x'})
     """
-    known = _KINDS.get(kind.__name__, kind)
-    if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
-        raise TypeError(f"{kind.__name__} is the name of {known.__module__}'s own; choose another")
-    _KINDS[kind.__name__] = kind
-    carried = (field for field in dataclasses.fields(kind) if field.metadata.get("carried", True))
-    _FIELDS[kind.__name__] = [field.name for field in carried]
-    _COUNTED[kind.__name__] = {
-        field.name: field.metadata["counted_as"]
-        for field in dataclasses.fields(kind)
-        if "counted_as" in field.metadata
-    }
-    return kind
+    found = re.fullmatch(r"([A-Za-z]\w*)/([1-9][0-9]*)", name)
+    if found is None:
+        raise TypeError(f"{name!r} is not a name with a version, such as 'Point/1'")
+    written = found[1] if found[2] == "1" else name  # before versions there was the name alone
+
+    def registered(kind: Kind) -> Kind:
+        _require_free(written, kind)
+        carried = [f for f in dataclasses.fields(kind) if f.metadata.get("carried", True)]
+        names = {f.name: (fields or {}).get(f.name, f.name) for f in carried}
+        counted = {
+            names[f.name]: f.metadata["counted_as"] for f in carried if "counted_as" in f.metadata
+        }
+        wire_type = _WireType(kind=kind, name=written, fields=names, counted=counted)
+        _BY_NAME[written] = _BY_CLASS[kind] = wire_type
+        return kind
+
+    return registered
 
 
-def kind(name: str) -> type:
-    """Return the registered dataclass of this name.
+def _require_free(name: str, kind: type) -> None:
+    known = _BY_NAME.get(name)
+    if known is not None and (known.kind.__module__, known.kind.__qualname__) != (
+        kind.__module__,
+        kind.__qualname__,
+    ):
+        raise TypeError(f"{name} is the name of {known.kind.__module__}'s own; choose another")
+    if WIRE_TYPES.get(name, kind.__module__) != kind.__module__:
+        raise TypeError(f"{name} is the name of {WIRE_TYPES[name]}'s own; choose another")
+
+
+def wire_name(kind: type) -> str:
+    """Return what values of a registered dataclass are called in bytes."""
+    return _registered(kind).name
+
+
+def wire_fields(kind: type) -> dict[str, str]:
+    """Return what the attributes of a registered dataclass are called in bytes."""
+    return dict(_registered(kind).fields)
+
+
+def build(name: str, values: Mapping[str, Any]) -> Any:
+    """Return the value of a registered dataclass, from its name and field names in bytes.
+
+    Its module is imported if that has not happened yet.
 
     Examples
     --------
-    >>> kind("Nothing")
+    >>> build("Nothing", {})
     Traceback (most recent call last):
     ...
-    fedgram.errors.DataError: a Nothing cannot be decoded; see fedgram.codec.register
+    fedgram.errors.UnknownTypeError: unknown type 'Nothing': written by a newer fedgram, or by a \
+method that is not installed here
     """
-    if name not in _KINDS:
-        raise DataError(f"a {name} cannot be decoded; see fedgram.codec.register")
-    return _KINDS[name]
+    if name not in _BY_NAME and name in WIRE_TYPES:
+        importlib.import_module(WIRE_TYPES[name])
+    if name not in _BY_NAME:
+        raise UnknownTypeError(
+            f"unknown type {name!r}: written by a newer fedgram, or by a method that is not "
+            "installed here"
+        )
+    wire_type = _BY_NAME[name]
+    attributes = {wire: attribute for attribute, wire in wire_type.fields.items()}
+    return wire_type.kind(**{attributes[key]: value for key, value in values.items()})
+
+
+def _registered(kind: type) -> _WireType:
+    if kind not in _BY_CLASS:
+        raise TypeError(f"a {kind.__name__} cannot be encoded; see fedgram.codec.register")
+    return _BY_CLASS[kind]
 
 
 def encode(value: Any) -> bytes:
@@ -108,7 +172,7 @@ def counted(value: Any) -> int:
 
     Examples
     --------
-    >>> @register
+    >>> @register("Mean/1")
     ... @dataclasses.dataclass(frozen=True)
     ... class Mean:
     ...     total: NDArray[Any] = dataclasses.field(metadata={"counted_as": np.float32})
@@ -121,9 +185,10 @@ def counted(value: Any) -> int:
 
 def _counted_types(skeleton: Any) -> Iterator[tuple[str, type]]:
     """Yield the names of arrays that are counted as another type, with that type."""
-    types: dict[str, type] = {}
+    types: Mapping[Any, type] = {}
     if isinstance(skeleton, dict):
-        types, skeleton = _COUNTED.get(skeleton["$"], {}), skeleton.get("items")
+        known = _BY_NAME.get(skeleton["$"])
+        types, skeleton = known.counted if known else {}, skeleton.get("items")
     inside = skeleton.items() if isinstance(skeleton, dict) else enumerate(skeleton or ())
     for key, item in inside:
         if key in types:
@@ -172,6 +237,8 @@ def decode(data: bytes, *, origin: str = "message") -> Any:
         if header["sha256"] != _hash(header["value"], arrays):
             raise ValueError("its checksum is wrong")
         return _rebuild(header["value"], arrays)
+    except UnknownTypeError as error:
+        raise UnknownTypeError(f"{origin}: {error}") from error
     except (SafetensorError, FedgramError, *_DAMAGE) as error:
         raise DataError(
             f"{origin}: damaged or foreign content ({error}); make it again, or copy it again"
@@ -266,11 +333,9 @@ def _walk(node: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
         return items if isinstance(node, list) else {"$": "tuple", "items": items}
     if isinstance(node, dict):
         return {"$": "dict", "items": _walk_named(node, path, arrays)}
-    kind = type(node)
-    if _KINDS.get(kind.__name__) is not kind:
-        raise TypeError(f"a {kind.__name__} cannot be encoded; see fedgram.codec.register")
-    values = {name: getattr(node, name) for name in _FIELDS[kind.__name__]}
-    return {"$": kind.__name__, "items": _walk_named(values, path, arrays)}
+    wire_type = _registered(type(node))
+    values = {wire: getattr(node, attribute) for attribute, wire in wire_type.fields.items()}
+    return {"$": wire_type.name, "items": _walk_named(values, path, arrays)}
 
 
 @functools.cache
@@ -298,26 +363,7 @@ def _rebuild(skeleton: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if kind == "tuple":
         return tuple(_rebuild(item, arrays) for item in skeleton["items"])
     items = {name: _rebuild(item, arrays) for name, item in skeleton["items"].items()}
-    return items if kind == "dict" else _registered(kind)(**items)
-
-
-def _registered(name: str) -> type:
-    """Return the dataclass of this name, whatever has been imported so far."""
-    if name not in _KINDS:
-        _import_methods()
-    if name not in _KINDS:
-        raise DataError(
-            f"holds a {name}: written by a newer fedgram, or by a method that is not installed here"
-        )
-    return _KINDS[name]
-
-
-@functools.cache
-def _import_methods() -> None:
-    """Import every method that comes with fedgram: with it the types that it shares exist."""
-    package = importlib.import_module("fedgram.methods")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"fedgram.methods.{module.name}")
+    return items if kind == "dict" else build(kind, items)
 
 
 def _header(data: bytes, origin: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from fedgram.errors import MismatchError
 from fedgram.stats import Statistics
 
 
-@codec.register
+@codec.register("Contribution/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Contribution:
     """What a site hands over: its statistics, under its name.

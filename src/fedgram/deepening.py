@@ -29,7 +29,7 @@ _ROWS_AT_A_TIME = 8192  # bounds the copy of features side by side
 _KEPT = "deep"  # where a client keeps its deep features between asks
 
 
-@codec.register
+@codec.register("Deepened/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Deepened:
     """A model on deep features.
@@ -66,7 +66,7 @@ class Deepened:
         return codec.digest({"deep": provenance(self.model)})
 
 
-@codec.register
+@codec.register("Above/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Above:
     """What a method on top asks of a client: one of its steps, on deep features."""

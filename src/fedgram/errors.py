@@ -27,6 +27,10 @@ class DataError(FedgramError):
     exit_code = 3
 
 
+class UnknownTypeError(DataError):
+    """A file or message with a type that is not known here, though nothing of it is damaged."""
+
+
 class RowError(DataError):
     """One row of the data that cannot be used."""
 

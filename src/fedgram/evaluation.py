@@ -17,7 +17,7 @@ from fedgram.samples import Floats, Integers
 from fedgram.stats import Tally
 
 
-@codec.register
+@codec.register("Metrics/1")
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
     """What to compute beyond accuracy.
@@ -37,7 +37,7 @@ class Metrics:
     whole: bool = True
 
 
-@codec.register
+@codec.register("Evaluation/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluation(Additive):
     """What scoring at a site adds up to, in integers, so that it survives a secure sum.
@@ -56,7 +56,7 @@ class Evaluation(Additive):
     flops: int = 0
 
 
-@codec.register
+@codec.register("Evaluated/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluated:
     """What a server that may see individuals is told of one site."""

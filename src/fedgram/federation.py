@@ -110,7 +110,7 @@ def traffic(asks: Iterable[Ask]) -> dict[str, int]:
     }
 
 
-@codec.register
+@codec.register("Tailored/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tailored:
     """A shared result of which each client is sent its own part only.
@@ -131,7 +131,7 @@ class Tailored:
         return provenance(self.common)
 
 
-@codec.register
+@codec.register("Settled/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Settled:
     """What is shared, with the settings that were chosen for everybody.

@@ -52,7 +52,7 @@ def lifted(samples: Samples, lift: Lift) -> tuple[Features, Labels]:
     return lift(samples.features), samples.labels
 
 
-@codec.register
+@codec.register("Linear/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Linear:
     """A linear head on (lifted) features, in real units.
@@ -148,7 +148,7 @@ class Linear:
         return self.origin or codec.digest(self)
 
 
-@codec.register
+@codec.register("Blend/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Blend:
     """A first model plus a weighted second one: scores = first + balance * second.
@@ -183,7 +183,7 @@ class Blend:
         return self.first(features) + self.balance * self.second(features)
 
 
-@codec.register
+@codec.register("Restricted/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Restricted:
     """A model that never chooses an absent class: all others score higher.
@@ -217,7 +217,7 @@ class Restricted:
         return scores
 
 
-@codec.register
+@codec.register("Shifted/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shifted:
     """A model whose scores are shifted, each class by its own amount.

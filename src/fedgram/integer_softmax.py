@@ -25,7 +25,7 @@ _LOG_BITS = 12  # entries of the table of logarithms
 _LOG_PLACES = 40  # binary places of its entries
 
 
-@codec.register
+@codec.register("SoftmaxGrid/1")
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxGrid:
     """The public steps on which weights, exponentials and residuals are rounded.

@@ -99,7 +99,7 @@ def shared_digest(method: Method, shared: Any) -> str | None:
     return codec.digest({"shared": provenance(shared), "parameters": settings})
 
 
-@codec.register
+@codec.register("Published/1")
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Published:
     """What a method shares, as a file: with the method's name and parameters.

@@ -56,7 +56,7 @@ class Architecture(Protocol):
         """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself."""
 
 
-@codec.register
+@codec.register("Shape/1")
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """The layers of a network: features, perhaps a hidden layer (ReLU), classes.
@@ -264,7 +264,7 @@ def gradient(shape: Architecture, theta: Array, rows: Rows) -> Array:
     return into
 
 
-@codec.register
+@codec.register("Network/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Network:
     """A trained model on (lifted) features, in real units.

@@ -23,7 +23,7 @@ MOST_LOSS = 16  # nats, of one sample: no single one decides
 ONE = 2**20  # losses are summed as integer numbers of these parts
 
 
-@codec.register
+@codec.register("Loss/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Loss(Additive):
     """Negative log-likelihood that adds up, so that it survives a secure sum: integers only.

@@ -24,7 +24,7 @@ from fedgram.samples import Array, Features, Floats, Integers, Space
 LOSS_PLACES = 20  # a log-likelihood is summed in steps of 2^-20
 
 
-@codec.register
+@codec.register("LikelihoodSums/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LikelihoodSums(Additive):
     """Log-loss and correct counts of several settings on the same left-out samples.
@@ -119,7 +119,7 @@ def log_losses(scores: Array, codes: Integers) -> Integers:
     return steps
 
 
-@codec.register
+@codec.register("LogLinear/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LogLinear:
     """Models whose weighted scores and a shift by class are added: one calibrated predictor.
@@ -201,7 +201,7 @@ def _linear_parts(weight: float, model: Classifier) -> list[tuple[float, Classif
     return [(weight, model)]
 
 
-@codec.register
+@codec.register("PoolSums/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PoolSums(Additive):
     """Log-loss of a pool on left-out samples with its slope and curvature in the pool's weights.

@@ -23,7 +23,7 @@ SOFT_SCALES = (0.5, 0.7, 1.0, 1.4)  # by which softmax scores are multiplied
 SQUARED_BITS = 22  # binary places of the weights of squared heads, whose scores are small
 
 
-@codec.register
+@codec.register("Question/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Question:
     """What judging clients are sent: models to be tried on their left-out samples.
@@ -48,7 +48,7 @@ class Question:
     pseudo_count: float
 
 
-@codec.register
+@codec.register("Judged/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Judged(Additive):
     """What left-out samples say of squared models, and of softmax models.
@@ -61,7 +61,7 @@ class Judged(Additive):
     soft: LikelihoodSums = field(default_factory=LikelihoodSums.zero)
 
 
-@codec.register
+@codec.register("PoolParts/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PoolParts:
     """What every client is sent: the shared parts of the pool.

@@ -22,7 +22,7 @@ PSEUDO_COUNTS = (0.3, 0.7, 1.5, 3.0, 7.0, 15.0, 30.0, 70.0, 150.0, 300.0, 1000.0
 _EVIDENCE_BITS = 20  # a log-likelihood is summed in steps of 2^-20
 
 
-@codec.register
+@codec.register("Informed/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Informed:
     """A shared head, and how often each class is among everybody's samples.
@@ -123,7 +123,7 @@ def left_out_log_odds(
     return rows[codes]
 
 
-@codec.register
+@codec.register("PriorEvidence/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PriorEvidence(Additive):
     """How likely clients' class counts are, for each pseudo-count of their class prior.

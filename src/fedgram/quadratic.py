@@ -14,7 +14,7 @@ from fedgram.solve import Factor, square
 from fedgram.weighted import DOUBLE, Weighted
 
 
-@codec.register
+@codec.register("Quadratic/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Quadratic(Additive):
     """A weighted sum of objectives ``tr W'AW / 2 - tr B'W``, one of each client.

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-@register
+@register("Space/1")
 @dataclass(frozen=True, kw_only=True)
 class Space:
     """What a feature vector means: two sites in the same space may add their statistics.
@@ -104,7 +104,7 @@ def pictured(height: int, width: int, channels: int) -> str:
     return f"image {height}x{width}x{channels}"
 
 
-@register
+@register("Features/1")
 @dataclass(frozen=True, eq=False)
 class Features:
     """Rows of one space: small integers on the grid, or float64.
@@ -150,7 +150,7 @@ class Features:
         return Features(self.values[indices], self.space)
 
 
-@register
+@register("Labels/1")
 @dataclass(frozen=True, eq=False)
 class Labels:
     """One class per sample: codes into a list of class names.
@@ -201,7 +201,7 @@ class Labels:
         return Labels(self.codes[indices], self.classes)
 
 
-@register
+@register("Samples/1")
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Features with their labels.

@@ -27,7 +27,7 @@ from fedgram.samples import NOWHERE, Array, Features, Floats, Integers, Samples,
 _ENTRIES_AT_A_TIME = 2**18  # of float64 logits: 2 MB, so that they stay in cache
 
 
-@codec.register
+@codec.register("IntegerHead/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IntegerHead:
     """A linear head whose weights are integers of a public step: what the server broadcasts.
@@ -92,7 +92,7 @@ class IntegerHead:
         return self.origin or codec.digest(self)
 
 
-@codec.register
+@codec.register("SoftmaxQuery/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SoftmaxQuery:
     """What is asked of clients in one exchange: residual sums at these integer weights.
@@ -191,7 +191,7 @@ class SoftmaxQuery:
         return loss, correct
 
 
-@codec.register
+@codec.register("ResidualSums/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ResidualSums(Additive):
     """What clients answer to a `SoftmaxQuery`: integer sums over samples, for each fold.

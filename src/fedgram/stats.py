@@ -16,7 +16,7 @@ from fedgram.samples import NOWHERE, Array, Features, Floats, Labels, Space
 from fedgram.solve import require_ridge, ridge_solve, square
 
 
-@codec.register
+@codec.register("Statistics/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Statistics(Additive):
     """The sums behind every closed-form method: all a ridge regression needs to know of the data.
@@ -177,7 +177,7 @@ class Statistics(Additive):
         return codec.digest(self.arranged(sorted(self.classes)))
 
 
-@codec.register
+@codec.register("Opening/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Opening(Additive):
     """What all clients agree on before the first round."""
@@ -193,7 +193,7 @@ HISTOGRAM_BINS = 101  # client accuracies, rounded to per cent
 ONE = 10**12  # a client's accuracy is summed as an integer number of these parts
 
 
-@codec.register
+@codec.register("Tally/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tally(Additive):
     """Scores that add up, so that they survive a secure sum: integers only.

@@ -28,7 +28,7 @@ _inside = 0
 _before = 0
 
 
-@codec.register
+@codec.register("Tower/1")
 @dataclass(frozen=True, kw_only=True)
 class Tower:
     """Convolutions and dense layers under a linear head.

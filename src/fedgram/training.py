@@ -33,7 +33,7 @@ PILOT_FRACTION = 0.1  # of the training samples, where there are no validation s
 _FEWEST_BATCHES = 5  # of a client that can leave out a whole one
 
 
-@codec.register
+@codec.register("Model/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Model:
     """What the server broadcasts: the shared network, and how this training goes.

@@ -18,7 +18,7 @@ MOST_WEIGHT = 2**63 // (REACH * 2**SINGLE) - 1  # of all clients together, so th
 _SINGLE = {"counted_as": np.float32}  # of which double precision has two
 
 
-@codec.register
+@codec.register("Weighted/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Weighted(Additive):
     """A weighted sum of parameter vectors, to be divided by the sum of the weights.

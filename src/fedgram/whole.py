@@ -17,7 +17,7 @@ from fedgram.solve import Factor, ridge_solve, square, steady
 from fedgram.stats import Statistics
 
 
-@codec.register
+@codec.register("Whole/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Whole:
     """Summed statistics with a ridge, as clients get them; what is derived from them is kept.

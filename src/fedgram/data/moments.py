@@ -30,7 +30,7 @@ def _none() -> Array:
     return np.zeros(0, np.int64)
 
 
-@codec.register
+@codec.register("Moments/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Moments(Additive):
     """Number, sum and sum of squares of the values of some columns, in steps of a fixed point.
@@ -112,7 +112,7 @@ class Moments(Additive):
                 raise DataError(f"the sums of {name!r} contradict each other; measure again")
 
 
-@codec.register
+@codec.register("Measured/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Measured:
     """What a site hands over before features are made: its moments, under its name.

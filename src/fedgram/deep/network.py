@@ -29,7 +29,7 @@ FOR_IMAGES = "conv 32 5x5 pad 2 max 2, conv 64 3x3 pad 1 max 2"
 FOR_VECTORS = "mlp"
 
 
-@codec.register
+@codec.register("Census/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Census(Additive):
     """How many samples there are, of which space and classes: asked before anything is solved."""
@@ -42,7 +42,7 @@ class Census(Additive):
         return self.space == NOWHERE
 
 
-@codec.register
+@codec.register("Deep/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Deep:
     """A solved network: layers and a linear head.

@@ -21,7 +21,7 @@ STRENGTHS = tuple(10.0**power for power in np.arange(12, -1, -1) / 2)  # the str
 _ONE = 2**32  # a class's share of a client's samples is summed as a number of these parts
 
 
-@codec.register
+@codec.register("Right/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Right(Additive):
     """How many samples would be told right by models that have not seen them, by strength."""
@@ -30,7 +30,7 @@ class Right(Additive):
     right: Array = field(default_factory=lambda: np.zeros(len(STRENGTHS), np.int64))
 
 
-@codec.register
+@codec.register("Profiles/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Profiles(Additive):
     """Members of each group, and the sum of the shares that classes have among their samples."""
@@ -47,7 +47,7 @@ class Profiles(Additive):
         return np.where(count > 0, self.shares / _ONE / np.maximum(count, 1), before)
 
 
-@codec.register
+@codec.register("Slots/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Slots(Additive):
     """The statistics of several groups side by side; a client fills the slot of its own."""
@@ -93,7 +93,7 @@ class Slots(Additive):
         ]
 
 
-@codec.register
+@codec.register("Pull/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pull:
     """A shared network with the strength of the pull towards it, and the heads of groups.

@@ -20,7 +20,7 @@ from fedgram.samples import Array, Features, Floats, Labels, Samples, Space
 GRID = Grid(bits=8)  # of what comes out of a layer
 
 
-@codec.register
+@codec.register("Solved/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Solved:
     """A layer with its filters, on a public grid: integers of 12 bits times powers of two.
@@ -160,7 +160,7 @@ def _averaged(values: Array, maps: Maps, cells: int) -> Array:
     return means.reshape(len(values), -1)
 
 
-@codec.register
+@codec.register("Stack/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stack:
     """The layers solved so far, over images or vectors of one space.

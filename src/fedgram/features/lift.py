@@ -35,7 +35,7 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 _ENTRIES_AT_A_TIME = 2**22  # bounds the wide intermediate arrays
 
 
-@register
+@register("Lift/1")
 @dataclass(frozen=True, kw_only=True)
 class Lift:
     """A public random projection followed by an activation; width 0 leaves features as they are.

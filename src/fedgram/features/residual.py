@@ -23,7 +23,7 @@ STREAM_BITS = 12  # of the features that pass through blocks: one block adds les
 _ENTRIES_AT_A_TIME = 2**21  # bounds the wide intermediate arrays
 
 
-@codec.register
+@codec.register("Block/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Block:
     """Features plus a mix of random features of them; the constant stays as it is.
@@ -95,7 +95,7 @@ class Block:
         return np.ldexp(mixed, -self.places)
 
 
-@codec.register
+@codec.register("Residual/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Residual:
     """Frozen features, lifted, and passed through residual blocks.

@@ -32,7 +32,7 @@ from fedgram.stats import Statistics
 _SIGNED = ec.ECDSA(hashes.SHA384())
 
 
-@codec.register
+@codec.register("Withdrawal/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Withdrawal:
     """What a site takes out of a cohort's total, with its signature."""

@@ -22,7 +22,7 @@ from fedgram.solve import ridge_solve, square
 from fedgram.stats import Statistics
 
 
-@codec.register
+@codec.register("SoftmaxHead/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SoftmaxHead:
     """A shared softmax head, with what a client needs for its class prior.

@@ -14,7 +14,7 @@ from fedgram.training import Model, Training, keep, recalled
 from fedgram.weighted import Weighted
 
 
-@codec.register
+@codec.register("Corrected/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Corrected(Additive):
     """A client's parameters with the change of its control variate."""

@@ -53,19 +53,20 @@ def words(layout: dict[str, Any]) -> int:
 def _described(value: Additive, pieces: list[NDArray[Any]], clients: int) -> dict[str, Any]:
     agreed: dict[str, Any] = {}
     summed: dict[str, Any] = {}
+    names = codec.wire_fields(type(value))
     # By name, as a decoded message has them too.
-    for field in sorted(dataclasses.fields(value), key=lambda field: field.name):
-        content = getattr(value, field.name)
+    for field in sorted(dataclasses.fields(value), key=lambda field: names[field.name]):
+        content, name = getattr(value, field.name), names[field.name]
         if field.metadata.get("agreed"):
-            agreed[field.name] = content
+            agreed[name] = content
         elif isinstance(content, Additive):
-            summed[field.name] = _described(content, pieces, clients)
+            summed[name] = _described(content, pieces, clients)
         else:
-            summed[field.name] = _piece(f"{type(value).__name__}.{field.name}", content, clients)
+            summed[name] = _piece(f"{type(value).__name__}.{field.name}", content, clients)
             pieces.append(
                 np.asarray(content).astype(np.int64, copy=False).reshape(-1).view(np.uint64)
             )
-    return {"kind": type(value).__name__, "agreed": agreed, "summed": summed}
+    return {"kind": codec.wire_name(type(value)), "agreed": agreed, "summed": summed}
 
 
 def _piece(name: str, content: Any, clients: int) -> str | list[Any]:
@@ -103,4 +104,4 @@ def _rebuilt(layout: dict[str, Any], pieces: Iterator[Words]) -> Any:
         else:
             kind, *shape = piece
             fields[name] = next(pieces).view(np.int64).astype(kind).reshape(shape)
-    return codec.kind(layout["kind"])(**fields)
+    return codec.build(layout["kind"], fields)

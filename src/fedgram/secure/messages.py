@@ -29,7 +29,7 @@ class Signer(Protocol):
         """Whether the client of this name has signed the message."""
 
 
-@codec.register
+@codec.register("Call/1")
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """Down, round 1: a session begins."""
@@ -37,7 +37,7 @@ class Call:
     session: str
 
 
-@codec.register
+@codec.register("Keys/1")
 @dataclass(frozen=True, kw_only=True)
 class Keys:
     """Up, round 1: a client's public keys for this session.
@@ -65,7 +65,7 @@ class Keys:
         return packed("keys", session, self.name, self.mask, self.letter, self.stamp)
 
 
-@codec.register
+@codec.register("Roster/1")
 @dataclass(frozen=True, kw_only=True)
 class Roster:
     """Down, round 2: everybody's keys, sorted by name, and how many must stay to the end."""
@@ -84,7 +84,7 @@ class Roster:
         return bytes.fromhex(codec.digest(self))
 
 
-@codec.register
+@codec.register("Shares/1")
 @dataclass(frozen=True, kw_only=True)
 class Shares:
     """Up, round 2: a client's shares of its two secrets, sealed for each peer."""
@@ -93,7 +93,7 @@ class Shares:
     sealed: dict[str, str]
 
 
-@codec.register
+@codec.register("Parcel/1")
 @dataclass(frozen=True, kw_only=True)
 class Parcel:
     """Down, round 3: the sealed shares for one client, by sender."""
@@ -101,7 +101,7 @@ class Parcel:
     sealed: dict[str, str]
 
 
-@codec.register
+@codec.register("Masked/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Masked:
     """Up, round 3: a contribution under all its masks, and its public layout."""
@@ -111,7 +111,7 @@ class Masked:
     vector: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
 
 
-@codec.register
+@codec.register("Survivors/1")
 @dataclass(frozen=True, kw_only=True)
 class Survivors:
     """Down, round 4: whose contributions are in the sum; with signatures, what others were told."""
@@ -124,7 +124,7 @@ class Survivors:
         return packed("survivors", roster.hex(), *self.names)
 
 
-@codec.register
+@codec.register("Confirmation/1")
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
     """Up, between rounds 3 and 4 if there are signatures: the list of survivors was seen."""
@@ -133,7 +133,7 @@ class Confirmation:
     signature: str
 
 
-@codec.register
+@codec.register("Reveal/1")
 @dataclass(frozen=True, kw_only=True)
 class Reveal:
     """Up, round 4: shares of survivors' seeds and of dropped clients' mask keys."""

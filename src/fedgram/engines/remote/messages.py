@@ -16,7 +16,7 @@ Kind = Literal["greet", "step", "score", "deliver", "keys", "shares", "masked", 
 _LONGEST_TEXT = 300  # of what a site says that is shown to people
 
 
-@codec.register
+@codec.register("Terms/1")
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """What a site must agree to before it answers anything.
@@ -61,7 +61,7 @@ class Terms:
         return make(self.method, self.settings)
 
 
-@codec.register
+@codec.register("Held/1")
 @dataclass(frozen=True, kw_only=True)
 class Held:
     """A step that a site is not asked for in this run: the server holds its answer already.
@@ -75,7 +75,7 @@ class Held:
     step: str
 
 
-@codec.register
+@codec.register("Request/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request:
     """One question, often the same to all sites.
@@ -103,7 +103,7 @@ class Request:
     held: tuple[Held, ...] = ()
 
 
-@codec.register
+@codec.register("Greeting/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Greeting:
     """What a site says of itself before a run; less of it where sums are secure.
@@ -124,7 +124,7 @@ class Greeting:
     fingerprint: str = ""
 
 
-@codec.register
+@codec.register("Answer/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Answer:
     """What a site answers; `about` is the digest of the very request: none can be used again."""
@@ -135,7 +135,7 @@ class Answer:
     flops: int = 0
 
 
-@codec.register
+@codec.register("Refusal/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Refusal:
     """Why a site does not answer: the kind of error, and its text."""
@@ -217,7 +217,7 @@ def _kinds(kind: type[FedgramError]) -> list[type[FedgramError]]:
     return [kind, *(each for below in kind.__subclasses__() for each in _kinds(below))]
 
 
-@codec.register
+@codec.register("Scoring/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scoring:
     """A site's part of a shared result, to be scored; models of other rounds may go."""
@@ -227,7 +227,7 @@ class Scoring:
     best: int = 0
 
 
-@codec.register
+@codec.register("Round/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Round:
     """One round of a secure sum: the session, its message, and what the step is given."""
@@ -237,7 +237,7 @@ class Round:
     broadcast: Any = None
 
 
-@codec.register
+@codec.register("Delivery/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Delivery:
     """A site's part of the final result, which is that of a round."""
