@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fedgram import Features, Labels, Lift, Samples, Space, Statistics
-from fedgram.gcv import RIDGES, best_ridge
-from fedgram.heads import Linear
-from fedgram.loo import BALANCES, STRENGTHS, Own, right
-from fedgram.whole import Whole
+from fedgram.core.gcv import RIDGES, best_ridge
+from fedgram.models.linear import Linear
+from fedgram.selection.leave_one_out import BALANCES, STRENGTHS, Own, right
+from fedgram.selection.normal_equations import Whole
 
 UNIT = 6 / 127
 THIRTY = np.geomspace(1, 1e4, 30)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fedgram import Features, Labels, Space, Statistics
-from fedgram.exact import Accumulator, blocks
-from fedgram.solve import least_squares, ridge_solve, square
+from fedgram.core.exact import Accumulator, blocks
+from fedgram.core.solve import least_squares, ridge_solve, square
 
 UNIT = 6 / 127
 CLASSES = tuple(str(c) for c in range(10))

@@ -26,19 +26,19 @@ from typing import Any
 import numpy as np
 
 from fedgram import InProcess, Plan, Site, Sites, load, make, sites
-from fedgram.client import Client
+from fedgram.core.samples import Samples, concatenate
 from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
-from fedgram.deep.network import FOR_IMAGES, Deep
-from fedgram.deepening import Deepened
 from fedgram.features.lift import Lift
 from fedgram.features.residual import Residual
-from fedgram.heads import Predictor, predict
-from fedgram.method import Method
+from fedgram.federation.client import Client
+from fedgram.federation.method import Method
+from fedgram.layerwise.solver import FOR_IMAGES, Deep
+from fedgram.methods._residual_blocks import Deepened
 from fedgram.methods.afl import AFL
 from fedgram.methods.apfl import APFL
 from fedgram.methods.deepafl import DeepAFL
-from fedgram.samples import Samples, concatenate
-from fedgram.training import Training
+from fedgram.models.linear import Predictor, predict
+from fedgram.training.loop import Training
 
 FEATURES = "cifar100_efficientnet_lite0.npz"
 IMAGES = "mnist_images.npz"

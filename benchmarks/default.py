@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from fedgram import Plan, load, make, run, sites
-from fedgram.evaluation import Metrics
-from fedgram.experiment.runner import Scoring
+from fedgram.experiments.runner import Scoring
+from fedgram.federation.scoring import Metrics
 
 FILES = {
     "cifar100": "cifar100_efficientnet_lite0.npz",

@@ -6,7 +6,7 @@ Needs torch. The features are those of CIFAR-100 in the folder that FEDGRAM_DATA
 ones of the same size. The two take turns with nobody else between them. Afterwards others take
 turns with fedgram: torch without its loader, and the same arithmetic stacked over clients in NumPy,
 which is what one would write first to save Python's overhead. What saves more is descent in the
-span of a client's samples, where only what is not a product is stacked (fedgram.descent).
+span of a client's samples, where only what is not a product is stacked (fedgram.training.descent).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedgram.core.samples import Array, Features, Integers
 from fedgram.data.plan import Plan
 from fedgram.data.sources import Dataset, load
-from fedgram.engines.inprocess import InProcess
-from fedgram.experiment.sites import Sites, sites
-from fedgram.heads import predict
+from fedgram.engines.in_process import InProcess
+from fedgram.federation.federated_dataset import Sites, sites
 from fedgram.methods.fedavg import FedAvg
-from fedgram.network import Rows
-from fedgram.samples import Array, Features, Integers
+from fedgram.models.linear import predict
+from fedgram.models.mlp import Rows
 
 FILE = "cifar100_efficientnet_lite0.npz"
 

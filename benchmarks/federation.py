@@ -24,10 +24,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgram.experiment.toml import written
-from fedgram.federated.settings import read_federation
-from fedgram.federated.site import simulated
-from fedgram.method import find
+from fedgram.deploy.settings import read_federation
+from fedgram.deploy.site import simulated
+from fedgram.federation.method import find
+from fedgram.runtime.toml import written
 
 METHOD = "afl"
 CLASSES = 10
@@ -127,7 +127,7 @@ class PipeCarrier:
 
 def serve_at(pipe: Connection, folder: Path, sites: int) -> None:
     """Be the server, and say how much memory that took."""
-    from fedgram.federated.serve import serve
+    from fedgram.deploy.server import serve
 
     find(METHOD)  # as every run imports it
     baseline = _memory("VmRSS")

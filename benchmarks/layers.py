@@ -26,13 +26,13 @@ from typing import Any, get_args
 import numpy as np
 
 from fedgram import InProcess, Plan, load, make, run, sites
+from fedgram.core.samples import Samples
 from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
-from fedgram.deep.filters import Kind, Scaling
-from fedgram.deep.network import Deep
-from fedgram.experiment.scoring import Metrics
-from fedgram.heads import predict
+from fedgram.experiments.scores import Metrics
+from fedgram.layerwise.filters import Kind, Scaling
+from fedgram.layerwise.solver import Deep
 from fedgram.methods.fedacnnl import FedACnnL
-from fedgram.samples import Samples
+from fedgram.models.linear import predict
 
 RIDGES = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 PERSONAL: dict[str, tuple[str, dict[str, Any]]] = {

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.core import timed
-from fedgram.deep.patches import PatchSums, affordable, patches, places
-from fedgram.exact import Accumulator, multiplied
-from fedgram.layers import Conv, Maps
-from fedgram.samples import Space
+from fedgram.core.exact import Accumulator, multiplied
+from fedgram.core.samples import Space
+from fedgram.layerwise.patches import PatchSums, affordable, patches, places
+from fedgram.models.architecture import Conv, Maps
 
 UNIT, BOUND, CONSTANT, CLASSES = 6 / 127, 127, 21, 10
 SPACE = Space(width=1, unit=UNIT, bound=BOUND)

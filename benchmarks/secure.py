@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import codec
-from fedgram.samples import Space
+from fedgram.core import codec
+from fedgram.core.samples import Space
+from fedgram.core.statistics import Statistics
 from fedgram.secure import masks
 from fedgram.secure.party import Party
 from fedgram.secure.server import Server
-from fedgram.stats import Statistics
 
 CLASSES = tuple(str(c) for c in range(10))
 

@@ -18,11 +18,11 @@ from sklearn import datasets
 from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
 from fedgram import Features, Grid, Labels, Lift, Statistics
-from fedgram.data.draft import draft
-from fedgram.data.moments import measured, settled
-from fedgram.data.schema import Schema
-from fedgram.data.tables import Table
-from fedgram.features.tables import rows
+from fedgram.data.tabular.draft import draft
+from fedgram.data.tabular.moments import measured, settled
+from fedgram.data.tabular.reader import Table
+from fedgram.data.tabular.schema import Schema
+from fedgram.features.tabular import rows
 
 RIDGES = 10.0 ** np.arange(-2, 4.5, 0.5)
 WAYS = ("raw, RMS", "range", "anchor 0", "anchor 1", "anchor 1000")

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedgram.federated.keys import make_keys
-from fedgram.federated.operate import Operator, operate, register, serve
-from fedgram.federated.processes import Processes, free_ports
-from fedgram.federated.project import Address, Project, create
+from fedgram.deploy.folders import Address, Project, create
+from fedgram.deploy.keys import make_keys
+from fedgram.deploy.operator import Operator, operate, register, serve
+from fedgram.deploy.processes import Processes, free_ports
 
 
 def project(

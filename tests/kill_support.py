@@ -15,9 +15,10 @@ from pathlib import Path
 
 from remote_support import StandIn, offices
 
-from fedgram import files, ledger_file
-from fedgram.federated.serve import serve
-from fedgram.federated.settings import read_federation
+from fedgram.deploy.server import serve
+from fedgram.deploy.settings import read_federation
+from fedgram.ledger import store
+from fedgram.runtime import files
 
 EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 
@@ -51,14 +52,14 @@ class Clock:
     def start(self, *, careless: bool) -> None:
         if careless:
             files.write = self.careless
-        connect = ledger_file._connect
+        connect = store._connect
 
         def traced(path):
             db = connect(path)
             db.set_trace_callback(lambda _: self.tick())  # before each statement
             return db
 
-        ledger_file._connect = traced
+        store._connect = traced
         sys.addaudithook(self.audit)
 
 

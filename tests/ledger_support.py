@@ -20,8 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import Features, Labels, Space, Statistics, codec, ledger_file
-from fedgram.ledger import Ledger
+from fedgram import Features, Labels, Space, Statistics
+from fedgram.core import codec
+from fedgram.ledger import store
+from fedgram.ledger.ledger import Ledger
 
 CLASSES = ("ant", "bee", "cat", "dog")
 CLIENTS = ("east", "north", "south", "west")
@@ -201,7 +203,7 @@ def serve(path: Path, seed: int, width: int, *, careless: bool) -> None:
     server keeps no journal: a planted mistake.
     """
     if careless:
-        ledger_file._connect = _without_journal(ledger_file._connect)
+        store._connect = _without_journal(store._connect)
     coming = list(itertools.islice(operations(seed), MOST))
     summed([(0, "ant")], CLASSES, width)  # all that is slow the first time
     for _ in sys.stdin:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedgram.network import Rows
+from fedgram.models.mlp import Rows
 
 
 def some_rows(shape, count=11, seed=0, dtype=np.float64, unit=0.25):

@@ -8,18 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedgram import codec, work
-from fedgram.client import Site
+from fedgram.core import codec
 from fedgram.data.sources import load
+from fedgram.deploy.server import serve
+from fedgram.deploy.settings import plain_grid, read_federation
+from fedgram.deploy.site import simulated
 from fedgram.engines.remote.messages import Request
-from fedgram.engines.remote.office import Accept, Office
-from fedgram.experiment.config import Config
-from fedgram.experiment.record import Record, read_lines
-from fedgram.experiment.sites import Sites, sites
-from fedgram.experiment.toml import written
-from fedgram.federated.serve import serve
-from fedgram.federated.settings import plain_grid, read_federation
-from fedgram.federated.site import simulated
+from fedgram.engines.remote.site import Accept, Office
+from fedgram.experiments.config import Config
+from fedgram.experiments.record import Record, read_lines
+from fedgram.federation.client import Site
+from fedgram.federation.federated_dataset import Sites, sites
+from fedgram.runtime import flops
+from fedgram.runtime.toml import written
 
 Fault = Callable[[int, bytes, Callable[[bytes], bytes]], bytes | str | None]
 MOST = {"quorum": 0.7, "timeout": 30, "grace": 5}  # three of four will do
@@ -47,9 +48,9 @@ class StandIn:
         assert patience >= 0
         ticket = f"ticket {len(self.sent)}"
         self.sent.append((node, request))
-        answer, before = self.offices[node].answer, work.done()
+        answer, before = self.offices[node].answer, flops.total()
         self._waiting[ticket] = self.fault(node, request, answer) if self.fault else answer(request)
-        work.count(before - work.done())  # a site's work is done elsewhere
+        flops.add(before - flops.total())  # a site's work is done elsewhere
         return ticket
 
     def receive(self, tickets: Collection[str]) -> Iterator[tuple[str, bytes | str]]:

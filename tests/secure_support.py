@@ -9,11 +9,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scipy import stats
 
-from fedgram import codec
-from fedgram.client import Site
-from fedgram.engines.secure import Secure
-from fedgram.group import Additive, agreed
-from fedgram.samples import Features, Labels, Samples, Space
+from fedgram.core import codec
+from fedgram.core.additive import Additive, agreed
+from fedgram.core.samples import Features, Labels, Samples, Space
+from fedgram.engines.secure_in_process import Secure
+from fedgram.federation.client import Site
 from fedgram.secure import masks, shamir
 from fedgram.secure.flatten import flatten
 from fedgram.secure.messages import Masked, Parcel, Reveal, Roster, Shares

@@ -10,24 +10,25 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fedgram import Grid, Lift, Statistics, codec, load, make, run
-from fedgram.candidates import SCALES, settings_for
+from fedgram import Grid, Lift, Statistics, load, make, run
 from fedgram.checks import laws
 from fedgram.checks.federations import dealt, federated, trainable
 from fedgram.cli import main
-from fedgram.client import Client
+from fedgram.core import codec
+from fedgram.core.gcv import resolved
 from fedgram.errors import ConfigError
-from fedgram.federation import settled
-from fedgram.gcv import resolved
-from fedgram.holdout import folds
-from fedgram.integer_softmax import SoftmaxGrid
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import settled
 from fedgram.methods import auto
-from fedgram.personal_softmax import OwnRows
-from fedgram.pool import LikelihoodSums, LogLinear, log_losses
-from fedgram.pooling import SOFT_SCALES, STRENGTHS, Question, trials
-from fedgram.priors import class_counts, counts_of, left_out_log_odds
-from fedgram.softmax import IntegerHead
-from fedgram.whole import Whole
+from fedgram.methods._pooling import SOFT_SCALES, STRENGTHS, Question, trials
+from fedgram.selection.candidates import SCALES, settings_for
+from fedgram.selection.class_prior import class_counts, counts_of, left_out_log_odds
+from fedgram.selection.holdout import folds
+from fedgram.selection.normal_equations import Whole
+from fedgram.selection.pool import LikelihoodSums, LogLinear, log_losses
+from fedgram.softmax.arithmetic import SoftmaxGrid
+from fedgram.softmax.personal import OwnRows
+from fedgram.softmax.sums import IntegerHead
 
 LOW = {"effort": "low", "exchanges": 2}  # for what does not depend on how much is tried
 

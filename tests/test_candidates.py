@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from fedgram import Lift, Statistics
-from fedgram.candidates import (
+from fedgram.checks.federations import trainable
+from fedgram.models.linear import Linear
+from fedgram.selection.candidates import (
     LIFTED_FAMILIES,
     NAMES,
     Candidates,
@@ -15,10 +17,8 @@ from fedgram.candidates import (
     scales,
     settings_for,
 )
-from fedgram.checks.federations import trainable
-from fedgram.gaussian import Discriminant
-from fedgram.heads import Linear
-from fedgram.whole import Whole
+from fedgram.selection.gaussian import Discriminant
+from fedgram.selection.normal_equations import Whole
 
 RIDGE = 20.0
 LIFTS = {"plain": Lift(), "lifted": Lift(width=20, seed=3)}

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from fedgram.checks import LAWS, check, laws
 from fedgram.cli import main
 from fedgram.errors import LawError
-from fedgram.method import make, names
+from fedgram.federation.method import make, names
 
 NAMES = [law.__name__.replace("_", " ") for law in LAWS]
 FROZEN = "parameters are frozen"
@@ -76,9 +76,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedgram.heads import Blend, Linear
+from fedgram.models.linear import Blend, Linear
 from fedgram.methods.afl import AFL
-from fedgram.stats import Statistics
+from fedgram.core.statistics import Statistics
 
 CALLS = []
 

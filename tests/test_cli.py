@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from fedgram.cli import main
-from fedgram.experiment.config import DEFAULT_METHODS
-from fedgram.method import names
+from fedgram.experiments.config import DEFAULT_METHODS
+from fedgram.experiments.recorded import read as read_runs
+from fedgram.federation.method import names
 from fedgram.report.page import page as report_page
-from fedgram.report.recorded import read as read_runs
 
 ACCURACIES = {"client_mean", "sample_mean", "worst_decile", "global", "balanced"}
 KEYS = {
@@ -387,8 +387,8 @@ def test_what_is_recorded_says_how_to_repeat_it(tmp_path):
 ENDLESS = '''
 from dataclasses import dataclass
 
-from fedgram.heads import Linear
-from fedgram.stats import Statistics
+from fedgram.models.linear import Linear
+from fedgram.core.statistics import Statistics
 
 
 @dataclass(frozen=True, kw_only=True)

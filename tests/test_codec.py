@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load as unpacked
 from safetensors.numpy import save as packed
 
-from fedgram import Features, Grid, Lift, Linear, Space, codec
-from fedgram.codec import Shelf, decode, digest, encode
+from fedgram import Features, Grid, Lift, Linear, Space
+from fedgram.core import codec
+from fedgram.core.codec import Shelf, decode, digest, encode
 from fedgram.errors import DataError, FedgramError
 
 EXAMPLES = settings(max_examples=100, deadline=None, derandomize=True)

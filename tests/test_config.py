@@ -7,10 +7,10 @@ from dataclasses import asdict
 import pytest
 
 from fedgram.errors import ConfigError
-from fedgram.experiment.config import DEFAULT_METHODS, VERSION, Config, Data, load, read
+from fedgram.experiments.config import DEFAULT_METHODS, VERSION, Config, Data, load, read
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
-from fedgram.method import names
+from fedgram.federation.method import names
 
 
 def refused(settings):

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_support import BOUND, CLASSES, Sent, summed
 
-from fedgram import Grid, Labels, Lift, Space, Statistics, codec
-from fedgram.contribution import Contribution, checked_classes, merged
+from fedgram import Grid, Labels, Lift, Space, Statistics
+from fedgram.core import codec
 from fedgram.errors import FedgramError, MismatchError
+from fedgram.ledger.contribution import Contribution, checked_classes, merged
 
 WIDTH = 6
 EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)

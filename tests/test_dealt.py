@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fedgram import Labels, Samples, Site
 from fedgram.data.partition import deal
 from fedgram.data.plan import Plan
-from fedgram.experiment.dealt import Dealt, shares_dealt, sites_dealt
-from fedgram.experiment.sites import Sites, sites
+from fedgram.experiments.partition_summary import Dealt, shares_dealt, sites_dealt
+from fedgram.federation.federated_dataset import Sites, sites
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", "quantity", "shards"])

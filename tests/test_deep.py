@@ -9,18 +9,18 @@ import scipy.signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import codec
 from fedgram.checks.federations import digits
-from fedgram.deep import filters, patches
-from fedgram.deep.encoding import codes_seed, table
-from fedgram.deep.network import Layered
-from fedgram.deep.patches import PatchSums
-from fedgram.deep.stack import Stack
+from fedgram.core import codec
+from fedgram.core.samples import Features, Labels, Samples, Space
+from fedgram.core.solve import square
 from fedgram.features.grid import Grid
 from fedgram.features.lift import signs_of
-from fedgram.layers import Conv, Dense, Maps, read, shapes
-from fedgram.samples import Features, Labels, Samples, Space
-from fedgram.solve import square
+from fedgram.layerwise import filters, patches
+from fedgram.layerwise.label_codes import codes_seed, table
+from fedgram.layerwise.patches import PatchSums
+from fedgram.layerwise.solver import Layered
+from fedgram.layerwise.stack import Stack
+from fedgram.models.architecture import Conv, Dense, Maps, read, shapes
 
 BOUND, UNIT, CONSTANT = 127, 6 / 127, 21
 SPACE = Space(width=1, unit=UNIT, bound=BOUND)
@@ -101,8 +101,8 @@ def test_a_client_short_of_memory_takes_smaller_batches_and_sends_the_same_bytes
     plenty = method.patches_of(samples, stack, None)
     layer, sizes = read("acnnl5")[0], []
     for free in (10**9, 10**6, 10**5, 1):
-        monkeypatch.setattr("fedgram.memory.available", lambda free=free: free)
-        monkeypatch.setattr("fedgram.memory.require", lambda *_: None)
+        monkeypatch.setattr("fedgram.runtime.memory.available", lambda free=free: free)
+        monkeypatch.setattr("fedgram.runtime.memory.require", lambda *_: None)
         sizes.append(patches.affordable(layer, stack.maps))
         assert method.patches_of(samples, stack, None).digest() == plenty.digest()
     assert sizes == sorted(sizes, reverse=True)

@@ -9,22 +9,23 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import InProcess, codec
+from fedgram import InProcess
 from fedgram.checks.federations import dealt, digits, federated, trainable
 from fedgram.cli import main
-from fedgram.deepening import Deepened, deepened, mixing
+from fedgram.core import codec
+from fedgram.core.samples import Features, Samples, Space
 from fedgram.errors import ConfigError, MismatchError, SolveError
-from fedgram.experiment.runner import run
+from fedgram.experiments.runner import run
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
 from fedgram.features.residual import SOLVED_BITS, Block, Residual, beside, rounded
+from fedgram.methods._residual_blocks import Deepened, deepened, mixing
 from fedgram.methods.afl import AFL
 from fedgram.methods.apfl import APFL
 from fedgram.methods.deepafl import DeepAFL
 from fedgram.methods.deepafl_apfl import DeepAFLAPFL
 from fedgram.methods.deepafl_fedhip import DeepAFLFedHiP
 from fedgram.methods.fedhip import FedHiP
-from fedgram.samples import Features, Samples, Space
 
 SMALL = {"blocks": 2, "width": 24}
 

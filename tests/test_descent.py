@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_support import some_rows, some_theta
 
-from fedgram import Lift, descent, network, work
-from fedgram.descent import Descent, products, spans
-from fedgram.network import Rows, Shape
+from fedgram import Lift
+from fedgram.models import mlp
+from fedgram.models.mlp import Rows, Shape
+from fedgram.runtime import flops
+from fedgram.training import descent
+from fedgram.training.descent import Descent, products, spans
 
 SHAPES = {
     "linear": Shape(width=5, hidden=0, classes=3),
@@ -23,7 +26,7 @@ shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 
 def naive(shape, theta, batches, rate, *, towards=0.0, strength=0.0, drift=0.0, mask=True):
     for batch in batches:
-        slope = network.gradient(shape, theta, batch) + strength * (theta - towards) + drift
+        slope = mlp.gradient(shape, theta, batch) + strength * (theta - towards) + drift
         theta = theta - rate * np.where(mask, slope, 0.0)
     return theta
 
@@ -143,12 +146,12 @@ def test_the_span_is_taken_only_where_it_saves_operations(gridded, part):
         for spanned in (False, True):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(descent, "spans", lambda *_, spanned=spanned: spanned)
-                before = work.done()
+                before = flops.total()
                 for _ in range(descent._CALLS):
                     Descent(rate=0.1, epochs=epochs, batch=5)(
                         shape, some_theta(shape), rows, np.random.default_rng(0)
                     )
-                counted[spanned] = work.done() - before
+                counted[spanned] = flops.total() - before
         assert spans(shape, rows, epochs, None) == (counted[True] < counted[False])
         taken.add(counted[True] < counted[False])
     assert taken == {False, True}

@@ -17,8 +17,8 @@ import fedgram
 from fedgram.cli import main
 from fedgram.features import backbones
 from fedgram.features.backbones.onnx import Preprocessing
-from fedgram.method import find, names, parameters, summary
-from fedgram.settings import build
+from fedgram.federation.method import find, names, parameters, summary
+from fedgram.runtime.settings import build
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -138,7 +138,7 @@ def test_functions_stay_short(path):
 
 
 def test_settings_in_the_readme_are_read(tmp_path):
-    from fedgram.experiment.config import load
+    from fedgram.experiments.config import load
 
     (toml,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     (tmp_path / "settings.toml").write_text(toml, encoding="utf-8")

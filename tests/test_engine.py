@@ -7,15 +7,16 @@ import weakref
 import numpy as np
 import pytest
 
-from fedgram import codec, work
-from fedgram.client import Client, Site
-from fedgram.engines.inprocess import InProcess
+from fedgram.core import codec
+from fedgram.core.additive import Additive
+from fedgram.core.samples import Labels, Samples
+from fedgram.core.statistics import Statistics
+from fedgram.engines.in_process import InProcess
 from fedgram.errors import ConfigError, DataError, PrivacyError, SolveError
 from fedgram.features.grid import Grid
-from fedgram.federation import Tailored, traffic
-from fedgram.group import Additive
-from fedgram.samples import Labels, Samples
-from fedgram.stats import Statistics
+from fedgram.federation.client import Client, Site
+from fedgram.federation.protocol import Tailored, traffic
+from fedgram.runtime import flops
 
 
 @codec.register("Loose/1")
@@ -481,24 +482,24 @@ def test_a_chance_that_is_none_is_refused(chance):
 
 
 def working(client, _):
-    work.count({"a": 1, "b": 20, "c": 300}[client.id])
+    flops.add({"a": 1, "b": 20, "c": 300}[client.id])
     return Loose()
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_work_is_counted_at_the_clients_and_not_at_the_server(workers):
     engine = federation("abc", workers=workers)
-    before = work.done()
+    before = flops.total()
     engine.sum(working)
-    work.count(5)
+    flops.add(5)
     list(engine.evaluate(lambda site, client, shared: working(client, None), None))
-    assert work.done() - before == 5
+    assert flops.total() - before == 5
     assert [ask.flops for ask in engine.asks] == [321, 321]
 
 
 def test_other_threads_work_is_not_counted():
-    before = work.done()
-    thread = threading.Thread(target=work.count, args=(7,))
+    before = flops.total()
+    thread = threading.Thread(target=flops.add, args=(7,))
     thread.start()
     thread.join()
-    assert work.done() == before
+    assert flops.total() == before

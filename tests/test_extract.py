@@ -17,10 +17,10 @@ from fedgram import Grid, load
 from fedgram.cli import main
 from fedgram.data.items import read_items
 from fedgram.errors import ConfigError, DataError
-from fedgram.experiment.sites import gridded
 from fedgram.features import extract
 from fedgram.features.backbones import find
 from fedgram.features.extract import Extraction
+from fedgram.federation.federated_dataset import gridded
 
 Image = pytest.importorskip("PIL.Image")
 

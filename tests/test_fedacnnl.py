@@ -3,24 +3,24 @@
 import numpy as np
 import pytest
 
-from fedgram import codec
 from fedgram.checks.federations import dealt, digits, federated, trainable
+from fedgram.core import codec
+from fedgram.core.gcv import RIDGES
+from fedgram.core.samples import Labels, Samples
+from fedgram.core.statistics import Statistics
 from fedgram.data.plan import Plan
 from fedgram.data.sources import load, load_vectors
-from fedgram.deep import network
-from fedgram.deep.network import Layered
-from fedgram.deep.personal import STRENGTHS, LeaveOneOut, Profiles, blocks_of_classes, nearest
-from fedgram.deep.stack import Stack
 from fedgram.errors import ConfigError, DataError, MemoryLimitError
-from fedgram.experiment.runner import run
-from fedgram.experiment.sites import sites
+from fedgram.experiments.runner import run
 from fedgram.features.grid import Grid
-from fedgram.gcv import RIDGES
-from fedgram.heads import Linear, predict
-from fedgram.method import make
-from fedgram.samples import Labels, Samples
-from fedgram.stats import Statistics
-from fedgram.whole import Whole
+from fedgram.federation.federated_dataset import sites
+from fedgram.federation.method import make
+from fedgram.layerwise import solver
+from fedgram.layerwise.personal import STRENGTHS, LeaveOneOut, Profiles, blocks_of_classes, nearest
+from fedgram.layerwise.solver import Layered
+from fedgram.layerwise.stack import Stack
+from fedgram.models.linear import Linear, predict
+from fedgram.selection.normal_equations import Whole
 
 CONV = {"image": [8, 8, 1], "layers": "conv 6 3x3 pad 1 max 2, conv 8 3x3 pad 1 max 2, dense 12"}
 DENSE = {"layers": "dense 24"}
@@ -45,7 +45,7 @@ def test_every_layers_total_is_the_same_for_any_partition_and_batch(settings, mo
     found = []
     for partition, clients, batch in (("iid", 1, 500), ("dirichlet", 7, 3), ("classes", 20, 64)):
         monkeypatch.setattr(Stack, "affordable", lambda _, batch=batch: batch)
-        monkeypatch.setattr(network, "affordable", lambda *_, batch=batch: batch + 1)
+        monkeypatch.setattr(solver, "affordable", lambda *_, batch=batch: batch + 1)
         result = fedacnnl(settings, partition=partition, clients=clients)
         found.append((*result.shared.origins, result.model_digest))
     assert len(set(found)) == 1

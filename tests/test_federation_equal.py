@@ -10,13 +10,13 @@ pytest.importorskip("ray")
 
 from federation_support import project, served
 
-from fedgram import codec
+from fedgram.core import codec
 from fedgram.data.sources import load
-from fedgram.experiment.record import Record
-from fedgram.experiment.sites import sites
-from fedgram.federated.operate import attend, simulate
-from fedgram.federated.processes import Processes
-from fedgram.federated.settings import read_federation
+from fedgram.deploy.operator import attend, simulate
+from fedgram.deploy.processes import Processes
+from fedgram.deploy.settings import read_federation
+from fedgram.experiments.record import Record
+from fedgram.federation.federated_dataset import sites
 
 pytestmark = pytest.mark.flower
 CLOSED = ("afl", "fedhip", "apfl")

@@ -16,13 +16,13 @@ pytest.importorskip("ray")
 
 from federation_support import project, served
 
+from fedgram.deploy.folders import Project, create
+from fedgram.deploy.keys import make_keys
+from fedgram.deploy.operator import answers, attend, latest, register, serve
+from fedgram.deploy.process_watch import VARIABLE
+from fedgram.deploy.processes import Processes, free_ports
 from fedgram.errors import FederationError
-from fedgram.experiment.compare import runs
-from fedgram.federated.keys import make_keys
-from fedgram.federated.operate import answers, attend, latest, register, serve
-from fedgram.federated.processes import Processes, free_ports
-from fedgram.federated.project import Project, create
-from fedgram.federated.watch import VARIABLE
+from fedgram.experiments.reader import runs
 
 pytestmark = pytest.mark.flower
 ROOT = Path(__file__).parents[1]

@@ -19,15 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.cli import main
-from fedgram.engines.remote.office import Accept
+from fedgram.deploy import tls
+from fedgram.deploy.folders import Address, Project, create, require_names
+from fedgram.deploy.keys import make_keys
+from fedgram.deploy.settings import Federation, read_federation, read_site
+from fedgram.deploy.tls import Authority, Shown, node_pair
+from fedgram.engines.remote.site import Accept
 from fedgram.errors import ConfigError, DataError
-from fedgram.experiment import config as configuration
+from fedgram.experiments import config as configuration
 from fedgram.features.grid import Grid
-from fedgram.federated import certificates
-from fedgram.federated.certificates import Authority, Shown, node_pair
-from fedgram.federated.keys import make_keys
-from fedgram.federated.project import Address, Project, create, require_names
-from fedgram.federated.settings import Federation, read_federation, read_site
 
 
 def invoke(*arguments):
@@ -97,7 +97,7 @@ def test_a_certificate_that_has_ended_is_refused(keyed, monkeypatch):
     authority = Authority.load(keyed.authority)
     then = datetime.now(UTC) - timedelta(days=10)
     with monkeypatch.context() as patch:
-        patch.setattr(certificates, "_now", lambda: then)
+        patch.setattr(tls, "_now", lambda: then)
         issued = authority.issue(["localhost"], days=9)
     (keyed.server / "server.pem").write_bytes(issued.certificate)
     (keyed.server / "server.key").write_bytes(issued.key)
@@ -106,7 +106,7 @@ def test_a_certificate_that_has_ended_is_refused(keyed, monkeypatch):
 
 def test_an_authority_that_has_ended_signs_no_more(monkeypatch):
     short = Authority.create(days=3)
-    monkeypatch.setattr(certificates, "_now", lambda: datetime.now(UTC) + timedelta(days=4))
+    monkeypatch.setattr(tls, "_now", lambda: datetime.now(UTC) + timedelta(days=4))
     with pytest.raises(ConfigError, match="make a new one with --renew --authority"):
         short.issue(["a"])
 

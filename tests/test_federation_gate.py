@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgram.federated.flower.gate import MARK, Gate, admitted
+from fedgram.deploy.flower.gate import MARK, Gate, admitted
 
 PRIVATE = ("/v1/control/start-run", "/v1/runtime/pull-task", "/docs", "/openapi.json", "/", "")
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from remote_support import StandIn, federation, offices
 
+from fedgram.deploy.server import serve
+from fedgram.deploy.settings import registered
 from fedgram.errors import DataError, FederationError
-from fedgram.federated.serve import serve
-from fedgram.federated.settings import registered
 
 
 def run(tmp_path, nodes, *, clients=3, **rules):

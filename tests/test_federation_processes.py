@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from fedgram.cli import main
+from fedgram.deploy import process_watch
+from fedgram.deploy.folders import Address, create
+from fedgram.deploy.operator import answers, quoted, register, serve
+from fedgram.deploy.processes import Processes, environment, follow, free_ports, program, reason
 from fedgram.errors import ConfigError, FederationError
-from fedgram.federated import watch
-from fedgram.federated.operate import answers, quoted, register, serve
-from fedgram.federated.processes import Processes, environment, follow, free_ports, program, reason
-from fedgram.federated.project import Address, create
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are for Linux and macOS")
 DEADLINE = 60  # of things that take a moment, for machines that do much else
@@ -35,7 +35,7 @@ time.sleep(1000)
 PARENT = """
 import sys, time
 from pathlib import Path
-from fedgram.federated.processes import Processes
+from fedgram.deploy.processes import Processes
 folder = Path(sys.argv[1])
 with Processes(folder / "logs", grace=0.5) as processes:
     for name in ("a", "b"):
@@ -125,7 +125,7 @@ def test_processes_of_others_are_left_alone(script):
     try:
         with Processes(script / "logs", grace=0.5) as processes:
             processes.start("a", ["sleep", "1000"])
-            ours = watch.carrying(processes._token)
+            ours = process_watch.carrying(processes._token)
             assert len(ours) == 1
             assert other.pid not in ours
         assert alive(other.pid)

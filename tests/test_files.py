@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedgram import codec, files
+from fedgram.core import codec
 from fedgram.errors import DataError
+from fedgram.runtime import files
 
 
 @pytest.fixture

@@ -15,18 +15,18 @@ pytest.importorskip("flwr", reason="needs the extra [flower]")
 
 from federation_support import project
 
+from fedgram.core.samples import Samples
+from fedgram.core.statistics import Statistics
+from fedgram.deploy.membership import Membership
+from fedgram.deploy.operator import attend, latest, operate, register, serve
+from fedgram.deploy.processes import Processes
+from fedgram.deploy.settings import read_federation, read_site
+from fedgram.deploy.site import site_of
 from fedgram.errors import FederationError
-from fedgram.experiment import config as configuration
-from fedgram.experiment.record import read_lines
-from fedgram.experiment.toml import written
-from fedgram.federated.ledgers import Ledgers
-from fedgram.federated.membership import Membership
-from fedgram.federated.operate import attend, latest, operate, register, serve
-from fedgram.federated.processes import Processes
-from fedgram.federated.settings import read_federation, read_site
-from fedgram.federated.site import site_of
-from fedgram.samples import Samples
-from fedgram.stats import Statistics
+from fedgram.experiments import config as configuration
+from fedgram.experiments.record import read_lines
+from fedgram.ledger.folder import Ledgers
+from fedgram.runtime.toml import written
 
 pytestmark = pytest.mark.faults
 DEADLINE = 900
@@ -148,8 +148,8 @@ class Federation:
 
         total = Statistics.over(lifted(samples) for samples in self.samples(*names))
         done = json.loads((self.out / "afl.done").read_text())
-        from fedgram.heads import Linear
-        from fedgram.method import shared_digest
+        from fedgram.federation.method import shared_digest
+        from fedgram.models.linear import Linear
 
         expected = Linear.of(total, ridge=method.ridge, lift=method.lift)
         assert done["shared_digest"] == shared_digest(method, expected)

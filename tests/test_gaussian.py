@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedgram import Lift, Statistics
-from fedgram.gaussian import Discriminant, gaussian_weights
-from fedgram.solve import Factor
+from fedgram.core.solve import Factor
+from fedgram.selection.gaussian import Discriminant, gaussian_weights
 
 SHRINKAGES = (0.01, 0.3)
 LIFTS = {"plain": Lift(), "lifted": Lift(width=9, activation="tanh", seed=2)}

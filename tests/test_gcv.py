@@ -7,9 +7,7 @@ import pytest
 
 from fedgram import InProcess, Lift, Statistics, make, run
 from fedgram.checks.federations import dealt, federated, trainable
-from fedgram.engines.ledgered import Ledgered
-from fedgram.errors import PrivacyError, SolveError
-from fedgram.gcv import (
+from fedgram.core.gcv import (
     RIDGES,
     SLACK,
     best_ridge,
@@ -18,7 +16,9 @@ from fedgram.gcv import (
     generalized_error,
     resolved,
 )
-from fedgram.heads import Linear
+from fedgram.engines.ledger_backed import Ledgered
+from fedgram.errors import PrivacyError, SolveError
+from fedgram.models.linear import Linear
 
 
 def statistics(samples):
@@ -97,7 +97,7 @@ def test_with_slack_ridges_that_were_not_tried_are_nearly_as_good(width):
 
 
 def test_a_search_takes_few_factorizations(monkeypatch):
-    from fedgram.solve import Factor
+    from fedgram.core.solve import Factor
 
     samples = trainable()
     total = Statistics.of(Lift(width=160)(samples.features), samples.labels)

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from fedgram import InProcess, Site, codec, network, solve, work
+from fedgram import InProcess, Site
 from fedgram.checks.federations import dealt as digits
+from fedgram.core import codec, solve
+from fedgram.core.weighted import Weighted
 from fedgram.errors import ConfigError
-from fedgram.experiment.runner import run
-from fedgram.heads import Restricted, predict
-from fedgram.method import find, make, names
+from fedgram.experiments.runner import run
+from fedgram.federation.method import find, make, names
 from fedgram.methods.afl import AFL
 from fedgram.methods.ditto import Ditto
 from fedgram.methods.fed3r import Fed3R
@@ -30,9 +31,11 @@ from fedgram.methods.fedselect import FedSelect
 from fedgram.methods.perfedavg import PerFedAvg
 from fedgram.methods.pfedme import PFedMe
 from fedgram.methods.scaffold import Scaffold
-from fedgram.network import Rows
-from fedgram.training import Training
-from fedgram.weighted import Weighted
+from fedgram.models import mlp
+from fedgram.models.linear import Restricted, predict
+from fedgram.models.mlp import Rows
+from fedgram.runtime import flops
+from fedgram.training.loop import Training
 
 GRADIENT = [name for name in names() if issubclass(find(name), Training)]
 SETTINGS = {"rate": 0.2, "rounds": 3, "epochs": 2, "batch": 5, "precision": "double"}
@@ -109,14 +112,14 @@ def test_every_method_works_with_few_clients_of_which_some_drop_out(name, hidden
 @pytest.mark.parametrize("name", GRADIENT)
 def test_every_product_is_computed_with_a_fixed_number_of_threads(name, monkeypatch):
     """Else the bytes of a model would depend on the machine's number of cores."""
-    counted, real = [], work.count
+    counted, real = [], flops.add
 
     def watched(flops):
         if flops > 0:  # what is taken off is only moved
             counted.append(solve._inside > 0)
         real(flops)
 
-    monkeypatch.setattr(work, "count", watched)
+    monkeypatch.setattr(flops, "add", watched)
     run(make(name, {"rounds": 2, "epochs": 1, "rate": 0.05, "hidden": 4}), skewed())
     assert len(counted) > 20
     assert all(counted)
@@ -203,7 +206,7 @@ def test_tuning_changes_personal_models_only(sites, tuned, plain):
     for site in sites:
         assert untuned[site.id].theta.tobytes() == shared.theta.tobytes()
         before, after = (
-            network.loss(shared.shape, theta, rows_of(site))
+            mlp.loss(shared.shape, theta, rows_of(site))
             for theta in (shared.theta, own[site.id].theta)
         )
         assert after < before
@@ -215,7 +218,7 @@ def test_tuning_is_plain_descent_from_the_shared_model(sites):
     for site in sites:
         theta, rows = shared.theta.copy(), rows_of(site)
         for _ in range(2):
-            theta -= 0.2 * network.gradient(shared.shape, theta, rows)
+            theta -= 0.2 * mlp.gradient(shared.shape, theta, rows)
         own = personal(method, sites)[site.id].theta
         np.testing.assert_allclose(own, theta, rtol=0, atol=1e-12)
 
@@ -386,7 +389,7 @@ def test_scaffolds_controls_are_gradients(sites):
     model, federation = fitted(Scaffold(**{**WHOLE, "rounds": 1}), sites)
     start = np.zeros_like(model.theta)
     for site in sites:
-        expected = network.gradient(model.shape, start, rows_of(site))
+        expected = mlp.gradient(model.shape, start, rows_of(site))
         control = states(federation)[site.id]["control"]
         np.testing.assert_allclose(control, expected, rtol=0, atol=1e-12)
 
@@ -420,7 +423,7 @@ def test_pfedmes_personal_model_minimizes_the_envelope(sites):
     moved, own = np.zeros_like(shared.theta), personal(method, sites)
     for site in sites:
         theta = own[site.id].theta
-        slope = network.gradient(shared.shape, theta, rows_of(site)) + 2.0 * theta
+        slope = mlp.gradient(shared.shape, theta, rows_of(site)) + 2.0 * theta
         assert np.abs(slope).max() < 1e-9
         moved += len(site.train) / sum(SIZES) * 0.2 * 2.0 * theta  # w was at zero
     np.testing.assert_allclose(shared.theta, moved, rtol=0, atol=1e-12)
@@ -453,8 +456,8 @@ def test_perfedavg_moves_against_the_gradient_one_step_ahead(sites, hidden):
     expected = np.zeros_like(theta)
     for site in sites:
         rows = rows_of(site)
-        ahead = theta - 0.3 * network.gradient(shape, theta, rows)
-        own = theta - 0.2 * network.gradient(shape, ahead, rows)
+        ahead = theta - 0.3 * mlp.gradient(shape, theta, rows)
+        own = theta - 0.2 * mlp.gradient(shape, ahead, rows)
         expected += len(rows) / sum(SIZES) * own
     np.testing.assert_allclose(second.theta, expected, rtol=0, atol=1e-12)
 
@@ -471,7 +474,7 @@ def test_perfedavg_tunes_with_the_inner_rate(sites):
     method = PerFedAvg(inner_rate=0.7, tuning_epochs=1, **WHOLE)
     shared, _ = fitted(method, sites)
     for site in sites:
-        slope = network.gradient(shared.shape, shared.theta, rows_of(site))
+        slope = mlp.gradient(shared.shape, shared.theta, rows_of(site))
         own = personal(method, sites)[site.id].theta
         np.testing.assert_allclose(own, shared.theta - 0.7 * slope, rtol=0, atol=1e-12)
 
@@ -513,10 +516,10 @@ def test_fedrep_trains_the_head_and_then_the_layer_below_it(sites):
     for site in sites:
         theta, rows = shape.start(np.float64), rows_of(site)
         for _ in range(2):
-            theta[shape.base :] -= 0.2 * network.gradient(shape, theta, rows)[shape.base :]
+            theta[shape.base :] -= 0.2 * mlp.gradient(shape, theta, rows)[shape.base :]
         head = states(federation)[site.id]["head"]
         np.testing.assert_allclose(head, theta[shape.base :], rtol=0, atol=1e-12)
-        theta[: shape.base] -= 0.2 * network.gradient(shape, theta, rows)[: shape.base]
+        theta[: shape.base] -= 0.2 * mlp.gradient(shape, theta, rows)[: shape.base]
         expected += len(rows) / sum(SIZES) * theta[: shape.base]
     np.testing.assert_allclose(shared.theta, expected, rtol=0, atol=1e-12)
     own = personal(method, sites)[sites[0].id].theta
@@ -528,7 +531,7 @@ def fisher_trace(shape, theta, rows, size):
     parts = [
         rows.take(np.arange(at, min(at + size, len(rows)))) for at in range(0, len(rows), size)
     ]
-    return sum(np.sum(network.gradient(shape, theta, part) ** 2) for part in parts)
+    return sum(np.sum(mlp.gradient(shape, theta, part) ** 2) for part in parts)
 
 
 def test_fedas_weighs_layers_by_fisher_information(sites):

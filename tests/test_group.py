@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram import Additive
+from fedgram.core.additive import agreed
 from fedgram.errors import MismatchError
-from fedgram.group import agreed
 
 EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedgram import Features, Grid, Labels, Lift, Linear, Samples, Space, Statistics, codec, predict
-from fedgram import heads as module
+from fedgram import Features, Grid, Labels, Lift, Linear, Samples, Space, Statistics, predict
+from fedgram.core import codec
 from fedgram.errors import MismatchError, SolveError
-from fedgram.heads import Blend
-from fedgram.whole import Whole
+from fedgram.models import linear as module
+from fedgram.models.linear import Blend
+from fedgram.selection.normal_equations import Whole
 
 SPACE = Space(width=2, unit=0.5, bound=127)
 CLASSES = ("a", "b", "c")

@@ -8,7 +8,7 @@ import pytest
 
 from fedgram.errors import ConfigError, DataError
 from fedgram.features.backbones import find
-from fedgram.features.backbones.hf import picture
+from fedgram.features.backbones.huggingface import picture
 
 pytestmark = pytest.mark.vision
 torch = pytest.importorskip("torch")

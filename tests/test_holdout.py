@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedgram import Features, Grid, Labels, Samples
 from fedgram.checks.federations import digits
-from fedgram.holdout import CHEAP, FOLDS, PARTS, SMALL, content_hashes, folds, folds_for
-from fedgram.samples import concatenate
+from fedgram.core.samples import concatenate
+from fedgram.selection.holdout import CHEAP, FOLDS, PARTS, SMALL, content_hashes, folds, folds_for
 
 # No shrinking: planted failures would be shrunk at every run.
 EXAMPLES = settings(

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedgram import Space
 from fedgram.errors import ConfigError, ExactnessError
-from fedgram.integer_softmax import (
+from fedgram.softmax.arithmetic import (
     LN2,
     LOSS_BITS,
     SoftmaxGrid,

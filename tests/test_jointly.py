@@ -9,18 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_support import some_rows, some_theta
 
-from fedgram import InProcess, codec, descent
+from fedgram import InProcess
 from fedgram.checks.federations import dealt as digits
-from fedgram.descent import Descent, together
-from fedgram.engines import inprocess
+from fedgram.core import codec
+from fedgram.core.additive import Additive
+from fedgram.engines import in_process
 from fedgram.errors import DataError
-from fedgram.experiment.runner import run
-from fedgram.federation import step_name
-from fedgram.group import Additive
-from fedgram.jointly import jointly
-from fedgram.method import find, make, names
-from fedgram.network import Shape
-from fedgram.training import Training
+from fedgram.experiments.runner import run
+from fedgram.federation.method import find, make, names
+from fedgram.federation.protocol import step_name
+from fedgram.models.mlp import Shape
+from fedgram.training import descent
+from fedgram.training.batched import jointly
+from fedgram.training.descent import Descent, together
+from fedgram.training.loop import Training
 
 GRADIENT = [name for name in names() if issubclass(find(name), Training)]
 JOINT = {"fedavg", "fedavg-ft", "fedprox", "fedprox-ft", "ditto", "fedala", "fedas", "perfedavg"}
@@ -158,7 +160,7 @@ def walking(count, **options):
 def test_clients_take_turns_and_replies_come_in_order(monkeypatch):
     joint, plain = Walk(), Walk()
     found = dict(walking(4).gather(joint.update))
-    monkeypatch.setattr(inprocess, "_MOST_TOGETHER", 1)
+    monkeypatch.setattr(in_process, "_MOST_TOGETHER", 1)
     wanted = dict(walking(4).gather(plain.update))
     assert joint.order == ["c1", "c2", "c3", "c2", "c3", "c3"]
     assert plain.order == ["c1", "c2", "c2", "c3", "c3", "c3"]
@@ -203,7 +205,7 @@ def test_progress_traffic_and_operations_are_told_as_if_one_by_one(
 ):
     told = []
     for number in (most, 1):
-        monkeypatch.setattr(inprocess, "_MOST_TOGETHER", number)
+        monkeypatch.setattr(in_process, "_MOST_TOGETHER", number)
         news = []
         engine = walking(count, workers=workers, on_reply=lambda *args, to=news: to.append(args))
         engine.sum(Walk().update)
@@ -227,7 +229,7 @@ def test_every_worker_has_as_many_groups(workers, count):
 
 @pytest.mark.parametrize(("room", "most"), [(2**23, 8), (2**13, 1)])
 def test_those_who_go_together_are_few_where_parameters_are_many(room, most, monkeypatch):
-    monkeypatch.setattr(inprocess, "_ROOM", room)
+    monkeypatch.setattr(in_process, "_ROOM", room)
     walk = Walk()
     walking(8).sum(walk.update, np.zeros(2**10))
     assert len(walk.alive) == 8
@@ -249,7 +251,7 @@ def test_no_method_depends_on_how_many_go_together(name, hidden, monkeypatch):
         settings["settled"] = 10.0  # soon
     found = []
     for most, workers in ((10, 1), (1, 1), (3, 2)):
-        monkeypatch.setattr(inprocess, "_MOST_TOGETHER", most)
+        monkeypatch.setattr(in_process, "_MOST_TOGETHER", most)
         everybody = digits(clients=11, dirichlet=0.5)  # anew: nothing has been kept with them
         assert len({len(site.train) for site in everybody.members}) > 5
         result = run(make(name, settings), everybody, workers=workers)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from fedgram.kept import Kept
+from fedgram.core.array_cache import Kept
 
 
 def made_of(samples, log):

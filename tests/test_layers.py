@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedgram.core.samples import Space
 from fedgram.errors import ConfigError
 from fedgram.features.lift import ACTIVATIONS
-from fedgram.layers import PRESETS, Conv, Dense, Maps, maps_of, read, shapes
-from fedgram.samples import Space
+from fedgram.models.architecture import PRESETS, Conv, Dense, Maps, maps_of, read, shapes
 
 CONVS = st.builds(
     Conv,

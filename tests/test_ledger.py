@@ -32,11 +32,13 @@ from ledger_support import (
     summed,
 )
 
-from fedgram import Features, Grid, Labels, Lift, Statistics, codec, ledger_file
-from fedgram.certificate import Certificate
-from fedgram.contribution import Contribution
+from fedgram import Features, Grid, Labels, Lift, Statistics
+from fedgram.core import codec
 from fedgram.errors import DataError, ExactnessError, FedgramError, LedgerError, MismatchError
-from fedgram.ledger import Ledger
+from fedgram.ledger import store
+from fedgram.ledger.certificate import Certificate
+from fedgram.ledger.contribution import Contribution
+from fedgram.ledger.ledger import Ledger
 
 WIDTH = 9
 
@@ -375,7 +377,7 @@ def test_a_client_is_forgotten_once(ledger, path):
 
 
 def test_a_client_that_was_joined_meanwhile_by_somebody_else_is_refused(ledger, path, monkeypatch):
-    transaction = ledger_file.LedgerFile.transaction
+    transaction = store.LedgerFile.transaction
 
     def late(self):
         monkeypatch.undo()
@@ -383,7 +385,7 @@ def test_a_client_that_was_joined_meanwhile_by_somebody_else_is_refused(ledger, 
             other.join("east", of("ant", number=30))
         return transaction(self)
 
-    monkeypatch.setattr(ledger_file.LedgerFile, "transaction", late)
+    monkeypatch.setattr(store.LedgerFile, "transaction", late)
     with pytest.raises(LedgerError, match="client east: is a member already"):
         ledger.join("east", of("ant", number=40))
     assert ledger.total.count == 6
@@ -443,7 +445,7 @@ def test_somebody_else_may_join_between_any_two_statements(tmp_path, operation):
 
 
 def test_a_ledger_that_is_being_made_cannot_be_made_by_somebody_else(path, monkeypatch):
-    connect = ledger_file._connect
+    connect = store._connect
 
     def late(where):
         monkeypatch.undo()
@@ -451,7 +453,7 @@ def test_a_ledger_that_is_being_made_cannot_be_made_by_somebody_else(path, monke
             Ledger.create(path)
         return connect(where)
 
-    monkeypatch.setattr(ledger_file, "_connect", late)
+    monkeypatch.setattr(store, "_connect", late)
     with Ledger.create(path) as ledger:
         ledger.join("north", NORTH)
         assert ledger.verify() == NORTH.digest()
@@ -603,7 +605,7 @@ def test_a_removal_erases_what_the_client_sent_before_it_left_and_came_back(path
 
 @pytest.mark.parametrize("width", [WIDTH, 150])
 def test_what_is_forgotten_is_overwritten_before_the_file_is_compacted(path, width, monkeypatch):
-    monkeypatch.setattr(ledger_file.LedgerFile, "compact", lambda self: None)
+    monkeypatch.setattr(store.LedgerFile, "compact", lambda self: None)
     sent = Sent(((1, "ant"), (2, "bee")), ("ant", "bee"))
     with Ledger.create(path) as ledger:
         ledger.join("north", sent.statistics(width))
@@ -613,15 +615,15 @@ def test_what_is_forgotten_is_overwritten_before_the_file_is_compacted(path, wid
 
 
 def test_the_search_finds_bytes_that_are_deleted_but_not_overwritten(path, monkeypatch):
-    connect = ledger_file._connect
+    connect = store._connect
 
     def careless(path):
         db = connect(path)
         db.execute("PRAGMA secure_delete = OFF")
         return db
 
-    monkeypatch.setattr(ledger_file, "_connect", careless)
-    monkeypatch.setattr(ledger_file.LedgerFile, "compact", lambda self: None)
+    monkeypatch.setattr(store, "_connect", careless)
+    monkeypatch.setattr(store.LedgerFile, "compact", lambda self: None)
     sent = Sent(((1, "ant"), (2, "bee")), ("ant", "bee"))
     with Ledger.create(path) as ledger:
         ledger.join("north", sent.statistics(150))

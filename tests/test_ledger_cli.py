@@ -18,7 +18,7 @@ from ledger_support import rows
 from safetensors.numpy import save_file
 
 from fedgram.cli import main
-from fedgram.ledger import Ledger
+from fedgram.ledger.ledger import Ledger
 
 CLASSES = np.array(["ant", "bee", "cat", "dog"])
 SITES = ("north", "south", "west")

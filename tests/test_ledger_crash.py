@@ -27,10 +27,11 @@ from ledger_support import (
     summed,
 )
 
-from fedgram import codec, ledger_file
-from fedgram.contribution import Contribution, merged
+from fedgram.core import codec
 from fedgram.errors import FedgramError, LedgerError
-from fedgram.ledger import Ledger
+from fedgram.ledger import store
+from fedgram.ledger.contribution import Contribution, merged
+from fedgram.ledger.ledger import Ledger
 
 KILLS = 200
 WIDTH = 200  # a contribution of 80 kB, so that writing takes a moment
@@ -218,7 +219,7 @@ def test_what_killed_compactions_leave_behind_is_erased_when_the_ledger_is_opene
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_file.LedgerFile, "compact", killed)
+        patch.setattr(store.LedgerFile, "compact", killed)
         with pytest.raises(Killed), Ledger.open(path) as ledger:
             ledger.forget(last)
     with Ledger.open(path) as ledger:
@@ -231,7 +232,7 @@ def test_what_killed_compactions_leave_behind_is_erased_when_the_ledger_is_opene
 def test_a_kill_while_a_ledger_is_made_leaves_none_without_its_fixed_classes(
     tmp_path, monkeypatch, key
 ):
-    put = ledger_file.LedgerFile.put
+    put = store.LedgerFile.put
 
     def killed_at(self, name, value):
         if name == key:
@@ -239,7 +240,7 @@ def test_a_kill_while_a_ledger_is_made_leaves_none_without_its_fixed_classes(
         put(self, name, value)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_file.LedgerFile, "put", killed_at)
+        patch.setattr(store.LedgerFile, "put", killed_at)
         with pytest.raises(Killed):
             Ledger.create(tmp_path / "ledger", classes=["ant", "bee"])
     with pytest.raises(LedgerError), Ledger.open(tmp_path / "ledger"):

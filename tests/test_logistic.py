@@ -11,18 +11,20 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from fedgram import Grid, Lift, Plan, codec, load, logistic_fit, sites
+from fedgram import Grid, Lift, Plan, load, sites
 from fedgram.checks.federations import dealt as digits_dealt
 from fedgram.checks.federations import digits, federated, trainable
-from fedgram.engines.inprocess import InProcess
+from fedgram.core import codec
+from fedgram.engines.in_process import InProcess
 from fedgram.errors import ConfigError, SolveError
-from fedgram.experiment.runner import run
-from fedgram.federation import provenance
-from fedgram.integer_softmax import LN2, LOSS_BITS
-from fedgram.logistic_fit import path_of
+from fedgram.experiments.runner import run
+from fedgram.federation.protocol import provenance
 from fedgram.methods.afl import AFL
 from fedgram.methods.logistic import Logistic
-from fedgram.softmax import ResidualSums, SoftmaxQuery
+from fedgram.softmax import fit
+from fedgram.softmax.arithmetic import LN2, LOSS_BITS
+from fedgram.softmax.fit import path_of
+from fedgram.softmax.sums import ResidualSums, SoftmaxQuery
 
 FINE = {"weight_bits": 30, "table_bits": 14, "residual_bits": 24}
 
@@ -191,10 +193,11 @@ FIT = """
 import json, sys
 import numpy as np
 from threadpoolctl import threadpool_info
-from fedgram import Grid, Labels, Samples, Site, codec
+from fedgram import Grid, Labels, Samples, Site
+from fedgram.core import codec
 from fedgram.checks.federations import digits
-from fedgram.engines.inprocess import InProcess
-from fedgram.federation import provenance
+from fedgram.engines.in_process import InProcess
+from fedgram.federation.protocol import provenance
 from fedgram.methods.logistic import Logistic
 
 rng = np.random.default_rng(0)
@@ -338,14 +341,14 @@ def test_who_never_changes_is_never_asked_for_a_base():
 
 def test_two_losses_that_are_compared_come_from_one_roster(monkeypatch):
     compared = []
-    plain = logistic_fit.Descent._compared
+    plain = fit.Descent._compared
 
     def listening(descent, values, *, residuals):
         sums, losses = plain(descent, values, residuals=residuals)
         compared.append((sums, losses, descent.values, descent.searches[0].point))
         return sums, losses
 
-    monkeypatch.setattr(logistic_fit.Descent, "_compared", listening)
+    monkeypatch.setattr(fit.Descent, "_compared", listening)
     members = digits_dealt(clients=6).members
     rng = np.random.default_rng(0)
     absent = {k: int(rng.integers(0, 9)) for k in range(1, 40)}
@@ -373,14 +376,14 @@ def test_two_losses_that_are_compared_come_from_one_roster(monkeypatch):
 
 def test_a_search_forgets_what_other_samples_taught_it(monkeypatch):
     seen = []
-    plain = logistic_fit.Descent.step
+    plain = fit.Descent.step
 
     def listening(descent, ridge):
         sums = plain(descent, ridge)
         seen.append((int(sums.fingerprint[0]), len(descent.searches[0].pairs)))
         return sums
 
-    monkeypatch.setattr(logistic_fit.Descent, "step", listening)
+    monkeypatch.setattr(fit.Descent, "step", listening)
     # Five steps of everybody, then one client is gone for good.
     away = dict.fromkeys(range(6, 40), 2)
     changing = Changing(InProcess(digits_dealt(clients=6).members), away)
@@ -441,7 +444,7 @@ def test_a_step_that_raises_the_loss_once_is_made_up_for():
 
 def test_every_accepted_step_lowers_the_penalized_loss(monkeypatch):
     values = []
-    plain = logistic_fit.Descent.step
+    plain = fit.Descent.step
 
     def listening(descent, ridge):
         sums = plain(descent, ridge)
@@ -449,7 +452,7 @@ def test_every_accepted_step_lowers_the_penalized_loss(monkeypatch):
         values.append(search.objective.value(search.point, ridge))
         return sums
 
-    monkeypatch.setattr(logistic_fit.Descent, "step", listening)
+    monkeypatch.setattr(fit.Descent, "step", listening)
     fitted(digits_dealt(clients=3).members, ridge=0.05, exchanges=25)
     assert len(values) == 25
     assert all(after <= before for before, after in itertools.pairwise(values))
@@ -514,7 +517,7 @@ def test_bad_settings_are_refused(settings, words):
 
 def test_where_nothing_is_left_out_no_ridge_is_chosen():
     with pytest.raises(SolveError, match="set ridge to a number"):
-        logistic_fit._left_out(None, 1.0, ResidualSums.zero())
+        fit._left_out(None, 1.0, ResidualSums.zero())
 
 
 @pytest.mark.parametrize("exchanges", range(1, 40))

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from fedgram import InProcess, Labels, Lift, Samples, Statistics, make, run
-from fedgram.ballot import Ballot
 from fedgram.checks import laws
 from fedgram.checks.federations import dealt as digits_dealt
 from fedgram.checks.federations import federated, trainable
 from fedgram.errors import SolveError
-from fedgram.experiment.scoring import Metrics
-from fedgram.federation import settled
-from fedgram.loo import ALPHAS, BALANCES, STRENGTHS, Hat, Own, right
-from fedgram.whole import Whole
+from fedgram.experiments.scores import Metrics
+from fedgram.federation.protocol import settled
+from fedgram.selection.correct_counts import Ballot
+from fedgram.selection.leave_one_out import ALPHAS, BALANCES, STRENGTHS, Hat, Own, right
+from fedgram.selection.normal_equations import Whole
 
 NONE, LIFT = Lift(), Lift(width=9, activation="tanh", seed=2)
 PAIRS = {"plain": (NONE, NONE), "two lifts": (LIFT, Lift(width=30, seed=4)), "one": (NONE, LIFT)}

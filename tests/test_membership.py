@@ -8,17 +8,17 @@ import pytest
 from click.testing import CliRunner
 from remote_support import StandIn, served
 
-from fedgram import codec
 from fedgram.cli import main
+from fedgram.core import codec
+from fedgram.deploy.folders import Address, Project, create
+from fedgram.deploy.keys import make_keys
+from fedgram.deploy.membership import Membership
+from fedgram.deploy.server import serve
+from fedgram.deploy.settings import read_site
+from fedgram.deploy.site import office
 from fedgram.errors import LedgerError, PrivacyError
-from fedgram.experiment import config as configuration
-from fedgram.federated.keys import make_keys
-from fedgram.federated.membership import Membership
-from fedgram.federated.project import Address, Project, create
-from fedgram.federated.serve import serve
-from fedgram.federated.settings import read_site
-from fedgram.federated.site import office
-from fedgram.ledger import Ledger
+from fedgram.experiments import config as configuration
+from fedgram.ledger.ledger import Ledger
 
 
 def ledger_of(folder):

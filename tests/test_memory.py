@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgram import memory
 from fedgram.checks.federations import dealt
+from fedgram.core.exact import Accumulator
+from fedgram.core.samples import Labels
+from fedgram.core.statistics import Statistics
 from fedgram.errors import MemoryLimitError
-from fedgram.exact import Accumulator
-from fedgram.experiment.runner import run
+from fedgram.experiments.runner import run
 from fedgram.features import lift as lift_module
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
-from fedgram.method import make
-from fedgram.samples import Labels
-from fedgram.stats import Statistics
+from fedgram.federation.method import make
+from fedgram.runtime import memory
 
 
 @pytest.fixture

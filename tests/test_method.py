@@ -7,10 +7,10 @@ import pytest
 
 from fedgram.data.sources import load
 from fedgram.errors import ConfigError
-from fedgram.experiment.runner import run
-from fedgram.experiment.sites import sites
+from fedgram.experiments.runner import run
 from fedgram.features.lift import Lift
-from fedgram.method import find, make, names, parameters, summary
+from fedgram.federation.federated_dataset import sites
+from fedgram.federation.method import find, make, names, parameters, summary
 
 METHODS = names()
 
@@ -81,8 +81,8 @@ OWN = '''
 from dataclasses import dataclass
 
 from fedgram.features.lift import Lift
-from fedgram.heads import Linear
-from fedgram.stats import Statistics
+from fedgram.models.linear import Linear
+from fedgram.core.statistics import Statistics
 
 
 @dataclass(frozen=True, kw_only=True)

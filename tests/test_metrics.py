@@ -12,11 +12,11 @@ from sklearn.metrics import roc_auc_score
 from fedgram.cli import main
 from fedgram.data.plan import Plan
 from fedgram.data.sources import load
-from fedgram.evaluation import Metrics, macro_auroc
-from fedgram.experiment.metrics import gains, who_gains
-from fedgram.experiment.runner import run
-from fedgram.experiment.sites import sites
-from fedgram.method import make, names
+from fedgram.experiments.gains import gains, who_gains
+from fedgram.experiments.runner import run
+from fedgram.federation.federated_dataset import sites
+from fedgram.federation.method import make, names
+from fedgram.federation.scoring import Metrics, macro_auroc
 
 CLASSES = 5
 ALL_METRICS = ("-s", "metrics.auroc=true", "-s", "metrics.classes=true")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram import codec
-from fedgram.data.columns import Category, Number
-from fedgram.data.moments import Measured, Moments, joined, measured, settled
-from fedgram.data.schema import Schema
-from fedgram.data.tables import Table
+from fedgram.core import codec
+from fedgram.data.tabular.columns import Category, Number
+from fedgram.data.tabular.moments import Measured, Moments, joined, measured, settled
+from fedgram.data.tabular.reader import Table
+from fedgram.data.tabular.schema import Schema
 from fedgram.errors import DataError, ExactnessError, MismatchError
 
 EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)

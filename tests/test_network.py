@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_support import some_rows, some_theta
 
-from fedgram import Features, Grid, Lift, Space, codec, network, solve, work
+from fedgram import Features, Grid, Lift, Space
+from fedgram.core import codec, solve
 from fedgram.errors import MismatchError
-from fedgram.network import Network, Rows, Shape
+from fedgram.models import mlp
+from fedgram.models.mlp import Network, Rows, Shape
+from fedgram.runtime import flops
 
 SHAPES = [Shape(width=5, hidden=0, classes=3), Shape(width=5, hidden=4, classes=3)]
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=["linear", "hidden"])
@@ -80,14 +83,12 @@ def test_scores_and_loss_are_those_of_a_slow_computation(shape):
     np.testing.assert_allclose(
         shape.logits(theta, rows), slow_scores(shape, theta, rows), atol=1e-12
     )
-    assert network.loss(shape, theta, rows) == pytest.approx(slow_loss(shape, theta, rows))
+    assert mlp.loss(shape, theta, rows) == pytest.approx(slow_loss(shape, theta, rows))
 
 
 @shapes
 def test_without_a_head_every_class_is_as_likely(shape):
-    assert network.loss(shape, shape.start(np.float64), some_rows(shape)) == pytest.approx(
-        np.log(3)
-    )
+    assert mlp.loss(shape, shape.start(np.float64), some_rows(shape)) == pytest.approx(np.log(3))
 
 
 @shapes
@@ -95,15 +96,15 @@ def test_without_a_head_every_class_is_as_likely(shape):
 def test_the_gradient_is_that_of_finite_differences(shape, seed):
     theta, rows = some_theta(shape, seed), some_rows(shape, seed=seed)
     wanted = differences(lambda there: slow_loss(shape, there, rows), theta)
-    np.testing.assert_allclose(network.gradient(shape, theta, rows), wanted, atol=2e-9)
+    np.testing.assert_allclose(mlp.gradient(shape, theta, rows), wanted, atol=2e-9)
 
 
 def test_scores_that_are_far_apart_do_not_overflow():
     shape = Shape(width=1, hidden=0, classes=2)
     rows = Rows(values=np.array([[1.0]]), codes=np.array([1]), unit=1.0)
     theta = np.array([1e6, -1e6])
-    np.testing.assert_array_equal(network.gradient(shape, theta, rows), [1.0, -1.0])
-    assert network.loss(shape, theta, rows) > 500
+    np.testing.assert_array_equal(mlp.gradient(shape, theta, rows), [1.0, -1.0])
+    assert mlp.loss(shape, theta, rows) > 500
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -113,10 +114,10 @@ def test_only_differences_of_scores_matter(dtype, shift):
     away = np.array([[0], [1], [-1], [1], [-1], [0]]) * dtype(shift)
     codes = np.array([0, 1, 2, 3, 4, 0])
     np.testing.assert_allclose(
-        network.softmax(scores + away), network.softmax(scores), rtol=8 * np.finfo(dtype).eps
+        mlp.softmax(scores + away), mlp.softmax(scores), rtol=8 * np.finfo(dtype).eps
     )
-    with network.descending():
-        found, wanted = network.errors(scores + away, codes), network.errors(scores, codes)
+    with mlp.descending():
+        found, wanted = mlp.errors(scores + away, codes), mlp.errors(scores, codes)
     np.testing.assert_allclose(found, wanted, atol=2 * np.finfo(dtype).eps)
 
 
@@ -126,7 +127,7 @@ def test_chances_are_those_of_decimal_arithmetic(dtype):
         powers = [Decimal(score).exp() for score in row]
         wanted = [float(power / sum(powers)) for power in powers]
         np.testing.assert_allclose(
-            network.softmax(np.array([row], dtype))[0], wanted, rtol=1e-5, atol=1e-37
+            mlp.softmax(np.array([row], dtype))[0], wanted, rtol=1e-5, atol=1e-37
         )
 
 
@@ -134,7 +135,7 @@ def test_chances_are_those_of_decimal_arithmetic(dtype):
 @pytest.mark.parametrize(("scale", "keep"), [(-0.3, 1.0), (-0.3, 0.9), (2.0, 0.0), (1.0, -0.5)])
 def test_a_step_may_be_taken_in_place(shape, scale, keep):
     theta, rows = some_theta(shape), some_rows(shape)
-    wanted = keep * theta + scale * network.gradient(shape, theta, rows)
+    wanted = keep * theta + scale * mlp.gradient(shape, theta, rows)
     shape.backward(theta, rows, into=theta, scale=scale, keep=keep)
     np.testing.assert_allclose(theta, wanted, rtol=0, atol=1e-13)
 
@@ -144,7 +145,7 @@ def test_what_is_not_kept_is_not_read(shape):
     theta, rows = some_theta(shape), some_rows(shape)
     into = np.full(shape.size, np.nan)
     shape.backward(theta, rows, into=into, scale=1.0)
-    np.testing.assert_array_equal(into, network.gradient(shape, theta, rows))
+    np.testing.assert_array_equal(into, mlp.gradient(shape, theta, rows))
 
 
 # Products
@@ -173,9 +174,9 @@ def test_a_product_is_numpys_whatever_the_layout(sizes, layouts, dtype, scale):
     left, right = (rng.integers(-8, 9, shape).astype(dtype) for shape in ((m, k), (k, n)))
     one, other = (LAYOUTS[name](array) for name, array in zip(layouts, (left, right), strict=True))
     np.testing.assert_array_equal(one, left)
-    before = work.done()
-    found = network.product(one, other, scale)
-    assert work.done() - before == 2 * m * k * n
+    before = flops.total()
+    found = mlp.product(one, other, scale)
+    assert flops.total() - before == 2 * m * k * n
     np.testing.assert_array_equal(found, scale * (left @ right))
     assert found.dtype == dtype
     assert found.flags.c_contiguous
@@ -233,7 +234,7 @@ def test_rows_are_lifted_samples(gridded):
 
 def test_the_number_of_threads_is_fixed_while_descending():
     outside = solve._inside
-    with network.descending():
+    with mlp.descending():
         assert solve._inside == outside + 1
     assert solve._inside == outside
 
@@ -254,7 +255,7 @@ def test_a_network_scores_features_in_real_units_however_many(shape, monkeypatch
     wanted = slow_scores(shape, some_theta(shape), rows)
     model = a_network(shape, space)
     np.testing.assert_allclose(model(features), wanted, atol=1e-12)
-    monkeypatch.setattr(network, "_ROWS_AT_A_TIME", 3)
+    monkeypatch.setattr(mlp, "_ROWS_AT_A_TIME", 3)
     np.testing.assert_allclose(model(features), wanted, atol=1e-12)
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from fedgram import personal_softmax
-from fedgram.personal_softmax import OwnRows, softmax
-from fedgram.pooling import STRENGTHS
+from fedgram.methods._pooling import STRENGTHS
+from fedgram.softmax import personal
+from fedgram.softmax.personal import OwnRows, softmax
 
 OWN = [strength for strength in STRENGTHS if strength]
 # Samples, features, classes, share of random labels, size of the shared head's logits.
@@ -88,7 +88,7 @@ def test_the_dual_and_the_primal_form_agree(kind, strength):
 def test_more_steps_end_in_the_minimum(monkeypatch, kind, share):
     rows, logits, targets = client(*CLIENTS[kind])
     strength = share * rows.shape[1]
-    monkeypatch.setattr(personal_softmax, "STEPS", 600)
+    monkeypatch.setattr(personal, "STEPS", 600)
     found = OwnRows.of(rows).weights(logits, targets, strength=strength)
     assert apart(found, minimum(rows, logits, targets, strength)[0]) < 1e-4
 
@@ -114,7 +114,7 @@ def test_the_loss_never_rises(monkeypatch, kind, strength):
     loss = objective(rows, logits, targets, strength)
     values = [loss(np.zeros(rows.shape[1] * targets.shape[1]))[0]]
     for steps in (1, 2, 3, 5, 8, 20):
-        monkeypatch.setattr(personal_softmax, "STEPS", steps)
+        monkeypatch.setattr(personal, "STEPS", steps)
         added = OwnRows.of(rows).weights(logits, targets, strength=strength)
         values.append(loss(added.ravel())[0])
     assert (np.diff(values) <= 1e-9 * np.abs(values[:-1])).all()

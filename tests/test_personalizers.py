@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from fedgram import Features, InProcess, Lift, Samples, Statistics, codec, make, run
+from fedgram import Features, InProcess, Lift, Samples, Statistics, make, run
 from fedgram.checks.federations import dealt as digits_dealt
 from fedgram.checks.federations import federated, trainable
+from fedgram.core import codec
 from fedgram.errors import ConfigError, MismatchError
-from fedgram.experiment.scoring import Metrics
-from fedgram.federation import settled
-from fedgram.loo import STRENGTHS
+from fedgram.experiments.scores import Metrics
+from fedgram.federation.protocol import settled
 from fedgram.methods import closed_pfedme, intercept
-from fedgram.priors import TEMPERATURES, class_counts, left_out_log_odds, log_odds
+from fedgram.selection.class_prior import TEMPERATURES, class_counts, left_out_log_odds, log_odds
+from fedgram.selection.leave_one_out import STRENGTHS
 
 RIDGE = 3.0
 LIFTS = {"plain": Lift(), "lifted": Lift(width=9, activation="tanh", seed=2)}

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from fedgram import Lift, codec, pool
+from fedgram import Lift
 from fedgram.checks.federations import trainable
+from fedgram.core import codec
 from fedgram.errors import DataError, SolveError
-from fedgram.heads import Blend, Linear, Restricted, Shifted
-from fedgram.personal_softmax import softmax
-from fedgram.pool import (
+from fedgram.methods._pooling import SOFT_SCALES, Judged, side_by_side, trials
+from fedgram.models.linear import Blend, Linear, Restricted, Shifted
+from fedgram.selection import pool
+from fedgram.selection.pool import (
     LOSS_PLACES,
     LikelihoodSums,
     LogLinear,
@@ -20,7 +22,7 @@ from fedgram.pool import (
     likeliest_weights,
     log_losses,
 )
-from fedgram.pooling import SOFT_SCALES, Judged, side_by_side, trials
+from fedgram.softmax.personal import softmax
 
 ONE = 2.0**LOSS_PLACES
 

@@ -11,7 +11,7 @@ import scipy.stats
 from fedgram import Statistics
 from fedgram.checks.federations import trainable
 from fedgram.errors import DataError, SolveError
-from fedgram.priors import (
+from fedgram.selection.class_prior import (
     PSEUDO_COUNTS,
     PriorEvidence,
     class_counts,

@@ -11,10 +11,10 @@ from hypothesis.extra import numpy as hnp
 from fedgram import Statistics
 from fedgram.checks.federations import digits
 from fedgram.errors import SolveError
-from fedgram.integer_softmax import LN2, SoftmaxGrid
-from fedgram.quasi_newton import MEMORY, Pair, Search
-from fedgram.softmax import SoftmaxQuery
-from fedgram.softmax_objective import CURVATURE, Anchor, Metric, Objective, Point, exact_product
+from fedgram.softmax.arithmetic import LN2, SoftmaxGrid
+from fedgram.softmax.objective import CURVATURE, Anchor, Metric, Objective, Point, exact_product
+from fedgram.softmax.quasi_newton import MEMORY, Pair, Search
+from fedgram.softmax.sums import SoftmaxQuery
 
 EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
 FINE = SoftmaxGrid(weights=30, table=14, residuals=24)

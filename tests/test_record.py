@@ -6,18 +6,18 @@ import shutil
 import numpy as np
 import pytest
 
-from fedgram import codec
 from fedgram.checks.laws import shortened
-from fedgram.client import Site
+from fedgram.core import codec
 from fedgram.data.plan import Plan
 from fedgram.data.sources import load
 from fedgram.errors import DataError
-from fedgram.experiment.compare import runs
-from fedgram.experiment.record import FORMAT, Record
-from fedgram.experiment.runner import run
-from fedgram.experiment.sites import Sites, sites
-from fedgram.federation import Ask
-from fedgram.method import make, names
+from fedgram.experiments.reader import runs
+from fedgram.experiments.record import FORMAT, Record
+from fedgram.experiments.runner import run
+from fedgram.federation.client import Site
+from fedgram.federation.federated_dataset import Sites, sites
+from fedgram.federation.method import make, names
+from fedgram.federation.protocol import Ask
 
 
 @pytest.fixture(scope="module")

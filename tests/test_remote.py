@@ -8,7 +8,7 @@ import sys
 import pytest
 from remote_support import done, require_same, served
 
-from fedgram.method import make, names
+from fedgram.federation.method import make, names
 
 LAYERS = {"image": [8, 8, 1], "layers": "conv 4 3x3 max 2, dense 8"}
 BLOCKS = {"blocks": 2, "width": 16}
@@ -97,10 +97,10 @@ def test_a_site_reads_requests_of_any_method_in_a_process_of_its_own(tmp_path, s
         (tmp_path / "requests" / str(number)).write_bytes(request)
     script = f"""
 from pathlib import Path
-from fedgram import codec
+from fedgram.core import codec
 from fedgram.engines.remote.messages import Refusal
-from fedgram.federated.settings import read_federation
-from fedgram.federated.site import simulated
+from fedgram.deploy.settings import read_federation
+from fedgram.deploy.site import simulated
 folder = Path({str(tmp_path)!r})
 config, _ = read_federation(folder / "server" / "federation.toml")
 office = simulated(config, 0, folder / "other")

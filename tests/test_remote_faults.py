@@ -21,13 +21,13 @@ from remote_support import (
     shared_bytes,
 )
 
-from fedgram import codec
+from fedgram.core import codec
+from fedgram.core.samples import Space
+from fedgram.core.statistics import Statistics
+from fedgram.deploy.membership import Membership
+from fedgram.deploy.server import alone, serve
 from fedgram.engines.remote.messages import Answer, Refusal
 from fedgram.errors import FederationError
-from fedgram.federated.membership import Membership
-from fedgram.federated.serve import alone, serve
-from fedgram.samples import Space
-from fedgram.stats import Statistics
 
 SHORT = {"fedavg": {"rounds": 2, "epochs": 1, "rate": 0.1}}
 

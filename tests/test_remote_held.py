@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from remote_support import StandIn, federation, kind, offices, require_same, served
 
-from fedgram import codec
-from fedgram.federated.serve import serve
+from fedgram.core import codec
+from fedgram.deploy.server import serve
 
 FEW = {"clients": 4, "dirichlet": 0.3, "valid_fraction": 0.1, "test_fraction": 0.6}
 CHOOSING = {

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from remote_support import federation
 
+from fedgram.deploy.membership import Membership
 from fedgram.errors import FedgramError
-from fedgram.experiment.record import read_lines
-from fedgram.federated.membership import Membership
+from fedgram.experiments.record import read_lines
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills need fork")
 SHORT = {"rounds": 2, "epochs": 1, "rate": 0.1}

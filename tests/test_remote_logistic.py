@@ -26,26 +26,26 @@ from remote_support import (
     served,
 )
 
-from fedgram import codec
 from fedgram.checks.federations import dealt
 from fedgram.cli import main
-from fedgram.client import Client
+from fedgram.core import codec
+from fedgram.core.samples import Labels, Samples
+from fedgram.core.statistics import Statistics
+from fedgram.deploy.membership import Membership
+from fedgram.deploy.server import serve
 from fedgram.engines.remote import server
-from fedgram.engines.remote.plausible import example
-from fedgram.experiment.record import read_lines
-from fedgram.experiment.runner import run
+from fedgram.engines.remote.validation import example
+from fedgram.experiments.record import read_lines
+from fedgram.experiments.runner import run
 from fedgram.features.grid import Grid
-from fedgram.federated.membership import Membership
-from fedgram.federated.serve import serve
-from fedgram.integer_softmax import SoftmaxGrid
-from fedgram.method import make
+from fedgram.federation.client import Client
+from fedgram.federation.method import make
+from fedgram.methods._pooling import Question
 from fedgram.methods.auto import FEWEST_JUDGES
-from fedgram.pooling import Question
-from fedgram.priors import class_counts
-from fedgram.samples import Labels, Samples
-from fedgram.softmax import SoftmaxQuery
-from fedgram.stats import Statistics
-from fedgram.whole import Whole
+from fedgram.selection.class_prior import class_counts
+from fedgram.selection.normal_equations import Whole
+from fedgram.softmax.arithmetic import SoftmaxGrid
+from fedgram.softmax.sums import SoftmaxQuery
 
 LITTLE = {"clients": 4, "dirichlet": 1.0, "valid_fraction": 0.1, "test_fraction": 0.7}
 CASES = {
@@ -577,7 +577,7 @@ def test_answers_of_many_samples_are_within_the_room_that_one_sample_gives(folds
 
 def test_the_form_of_an_answer_is_found_without_solving_twice(tmp_path, monkeypatch):
     """The server is a client of one sample for every sum: that must cost nothing to speak of."""
-    from fedgram.solve import Factor
+    from fedgram.core.solve import Factor
 
     largest = Counter()
     of = Factor.of.__func__

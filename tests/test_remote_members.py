@@ -21,16 +21,16 @@ from remote_support import (
     shared_bytes,
 )
 
-from fedgram import codec
+from fedgram.core import codec
+from fedgram.core.samples import Labels, Space
+from fedgram.core.statistics import Statistics
+from fedgram.deploy.membership import Membership
+from fedgram.deploy.server import serve
+from fedgram.deploy.settings import plain_grid
 from fedgram.engines.remote.messages import Answer, Greeting, Refusal, Request, Terms
-from fedgram.engines.remote.office import Accept
+from fedgram.engines.remote.site import Accept
 from fedgram.errors import FederationError, MismatchError
 from fedgram.features.grid import Grid
-from fedgram.federated.membership import Membership
-from fedgram.federated.serve import serve
-from fedgram.federated.settings import plain_grid
-from fedgram.samples import Labels, Space
-from fedgram.stats import Statistics
 
 # Who may take part.
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram.client import Client
-from fedgram.engines.remote.plausible import example, require_form, require_possible
+from fedgram.core.samples import Labels, Samples
+from fedgram.core.statistics import Statistics, Tally
+from fedgram.core.weighted import DOUBLE, Weighted
+from fedgram.engines.remote.validation import example, require_form, require_possible
 from fedgram.errors import DataError, FedgramError, MismatchError
-from fedgram.evaluation import Evaluation
 from fedgram.features.grid import Grid
-from fedgram.method import make, names
-from fedgram.pilots import Loss
-from fedgram.samples import Labels, Samples
-from fedgram.stats import Statistics, Tally
-from fedgram.weighted import DOUBLE, Weighted
+from fedgram.federation.client import Client
+from fedgram.federation.method import make, names
+from fedgram.federation.scoring import Evaluation
+from fedgram.training.pilots import Loss
 
 CLASSES = ("ant", "bee", "cat")
 

@@ -8,15 +8,15 @@ import pytest
 from remote_support import StandIn, at, done, federation, in_process, kind, notes, offices, served
 from secure_support import Load, leaks, load_of, lone, names, plain, total_of
 
-from fedgram import codec
-from fedgram.engines.remote.journal import Journal
-from fedgram.engines.remote.masked import MaskedRemote
+from fedgram.core import codec
+from fedgram.deploy.membership import Membership
+from fedgram.deploy.server import serve
+from fedgram.engines.remote.collector import Policy, Post
 from fedgram.engines.remote.messages import Answer, Refusal, Request, Round, Terms
-from fedgram.engines.remote.office import Accept, Office
-from fedgram.engines.remote.post import Policy, Post
+from fedgram.engines.remote.replay_log import Journal
+from fedgram.engines.remote.secure_server import MaskedRemote
+from fedgram.engines.remote.site import Accept, Office
 from fedgram.errors import FederationError, LedgerError
-from fedgram.federated.membership import Membership
-from fedgram.federated.serve import serve
 from fedgram.methods.afl import AFL
 from fedgram.secure.messages import Masked, Parcel, Reveal, Roster
 

@@ -12,10 +12,10 @@ from report_support import DATA, write_run
 
 from fedgram.cli import main
 from fedgram.errors import DataError
-from fedgram.experiment.config import read as read_config
-from fedgram.report.grouped import centre, settings
+from fedgram.experiments.config import read as read_config
+from fedgram.experiments.recorded import read
+from fedgram.report.groups import centre, settings
 from fedgram.report.page import page
-from fedgram.report.recorded import read
 from fedgram.report.reproduce import recipes
 
 HOSTILE = "</script><script>alert('x')</script><img src=x onerror=alert(1)>\"'&"

@@ -4,8 +4,8 @@ import pytest
 from browser import Browser, find_browser
 from report_support import DATA, write_run
 
+from fedgram.experiments.recorded import read
 from fedgram.report.page import page
-from fedgram.report.recorded import read
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="needs Chromium: apt-get install chromium"

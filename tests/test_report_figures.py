@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.errors import ConfigError
-from fedgram.experiment.dealt import ClientCounts, Dealt
-from fedgram.report import palette
-from fedgram.report.axes import Scale, linear_ticks, log_ticks, spread
-from fedgram.report.chart import ROW, dodged
-from fedgram.report.clients import Pair, gains, spread_of_clients
-from fedgram.report.figures import AXES, curves, sensitivity
+from fedgram.experiments.partition_summary import ClientCounts, Dealt
+from fedgram.report.charts import palette
+from fedgram.report.charts.axes import Scale, linear_ticks, log_ticks, spread
+from fedgram.report.charts.clients import Pair, gains, spread_of_clients
+from fedgram.report.charts.curves import AXES, curves, sensitivity
+from fedgram.report.charts.frame import ROW, dodged
+from fedgram.report.charts.partition import MOST_CLIENTS, partition
 from fedgram.report.markup import joined, number, tag, text
-from fedgram.report.partition import MOST_CLIENTS, partition
 
 SVG = "{http://www.w3.org/2000/svg}"
 CURVES = {"local": [(1, 0.6, 0.0)], "fedavg": [(1, 0.2, 0.01), (5, 0.5, 0.02), (9, 0.7, 0.01)]}

@@ -10,22 +10,22 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedgram import codec
 from fedgram.checks.laws import shortened
-from fedgram.client import Site
+from fedgram.core import codec
+from fedgram.core.samples import Labels, Samples
+from fedgram.core.statistics import Statistics
 from fedgram.data.plan import Plan
 from fedgram.data.sources import load
 from fedgram.errors import ConfigError
-from fedgram.evaluation import Metrics
-from fedgram.experiment.compare import runs
-from fedgram.experiment.record import Record
-from fedgram.experiment.runner import Scoring, run
-from fedgram.experiment.sites import Sites, sites
+from fedgram.experiments.reader import runs
+from fedgram.experiments.record import Record
+from fedgram.experiments.runner import Scoring, run
 from fedgram.features.grid import Grid
-from fedgram.heads import Linear
-from fedgram.method import find, make, names
-from fedgram.samples import Labels, Samples
-from fedgram.stats import Statistics
+from fedgram.federation.client import Site
+from fedgram.federation.federated_dataset import Sites, sites
+from fedgram.federation.method import find, make, names
+from fedgram.federation.scoring import Metrics
+from fedgram.models.linear import Linear
 
 
 def dealt(grid=None, **plan):
@@ -184,8 +184,8 @@ def test_a_federation_without_any_test_samples_gives_json_that_every_parser_read
 ROUNDS = '''
 from dataclasses import dataclass
 
-from fedgram.heads import Linear
-from fedgram.stats import Statistics
+from fedgram.models.linear import Linear
+from fedgram.core.statistics import Statistics
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgram.data.columns import Category, Number
-from fedgram.data.draft import alone, draft, roomy
-from fedgram.data.schema import BLANK, Schema
-from fedgram.data.tables import Table, read_tables
+from fedgram.data.tabular.columns import Category, Number
+from fedgram.data.tabular.draft import alone, draft, roomy
+from fedgram.data.tabular.reader import Table, read_tables
+from fedgram.data.tabular.schema import BLANK, Schema
 from fedgram.errors import ConfigError, DataError
 
 EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)

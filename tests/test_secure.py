@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from secure_support import Load, names, plain, signers, total_of
 
-from fedgram import codec
+from fedgram.core import codec
+from fedgram.core.samples import Labels
+from fedgram.core.statistics import Opening, Statistics, Tally
+from fedgram.core.weighted import Weighted
 from fedgram.errors import DataError, ExactnessError, MismatchError, PrivacyError
 from fedgram.features.grid import Grid
 from fedgram.methods.scaffold import Corrected
-from fedgram.samples import Labels
 from fedgram.secure import masks, shamir
 from fedgram.secure.flatten import flatten, restore
 from fedgram.secure.messages import Parcel, Survivors
 from fedgram.secure.party import Party, pair_mask, self_mask
 from fedgram.secure.server import Server
-from fedgram.stats import Opening, Statistics, Tally
-from fedgram.weighted import Weighted
 
 SECRETS = st.binary(min_size=32, max_size=32)
 

@@ -7,16 +7,16 @@ import pytest
 from click.testing import CliRunner
 from secure_support import federation, load_of, names, signers, total_of
 
-from fedgram import codec
 from fedgram.checks.federations import dealt
 from fedgram.cli import main
+from fedgram.core import codec
 from fedgram.data.plan import Plan
 from fedgram.data.sources import load
 from fedgram.errors import ConfigError, ExactnessError, PrivacyError
-from fedgram.experiment.runner import run
-from fedgram.experiment.sites import sites
+from fedgram.experiments.runner import run
 from fedgram.features.grid import Grid
-from fedgram.method import make
+from fedgram.federation.federated_dataset import sites
+from fedgram.federation.method import make
 from fedgram.methods.afl import AFL
 
 QUICK = {"rounds": 2, "hidden": 4, "rate": 0.1}
@@ -128,6 +128,6 @@ def test_the_command_line_runs_securely():
 
 
 def test_without_the_package_the_remedy_is_told(monkeypatch):
-    monkeypatch.setitem(sys.modules, "fedgram.engines.secure", None)
+    monkeypatch.setitem(sys.modules, "fedgram.engines.secure_in_process", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedgram\[secure\]'"):
         run(AFL(), dealt(), threshold=2 / 3)

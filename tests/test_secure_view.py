@@ -6,7 +6,7 @@ import hashlib
 import pytest
 from secure_support import Load, federation, leaks, names, plain, session, stripped, total_of
 
-from fedgram import codec
+from fedgram.core import codec
 from fedgram.errors import PrivacyError
 from fedgram.secure.flatten import flatten
 from fedgram.secure.messages import Masked, Reveal, Roster

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from fedgram.errors import ConfigError
-from fedgram.settings import build, propose
+from fedgram.runtime.settings import build, propose
 
 
 @dataclass(frozen=True, kw_only=True)

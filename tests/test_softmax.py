@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from fedgram import Features, Grid, Labels, Lift, Plan, Samples, Space, codec, sites, softmax
+from fedgram import Features, Grid, Labels, Lift, Plan, Samples, Space, sites
 from fedgram.checks.federations import dealt, digits, trainable
+from fedgram.core import codec
+from fedgram.core.exact import multiplied
+from fedgram.core.samples import concatenate
 from fedgram.errors import DataError, ExactnessError, MismatchError
-from fedgram.exact import multiplied
-from fedgram.holdout import folds
-from fedgram.integer_softmax import SoftmaxGrid, exact_logits, softmax_residuals
-from fedgram.samples import concatenate
-from fedgram.softmax import IntegerHead, ResidualSums, SoftmaxQuery
+from fedgram.selection.holdout import folds
+from fedgram.softmax import sums
+from fedgram.softmax.arithmetic import SoftmaxGrid, exact_logits, softmax_residuals
+from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 
 PARTITIONS = [(p, k) for p in ("iid", "dirichlet", "shards") for k in (1, 7, 100)]
 WIDE = 512  # below about this width many wrong programs pass
@@ -128,7 +130,7 @@ def test_batches_change_nothing(monkeypatch, wide_samples, entries):
     for samples in (digits(), wide_samples):
         query = asked(samples, number=1)
         before = totals(honest, query, [samples])
-        monkeypatch.setattr(softmax, "_ENTRIES_AT_A_TIME", entries)
+        monkeypatch.setattr(sums, "_ENTRIES_AT_A_TIME", entries)
         assert totals(honest, query, [samples]) == before
         monkeypatch.undo()
 
@@ -427,13 +429,13 @@ def tenth_by_client(query, samples, client):
     """Each client draws its own tenth, instead of leaving it to the content of the samples."""
     place = np.where(np.random.default_rng(client).random(len(samples)) < 0.1, 0, -1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(softmax, "folds", lambda *_: place)
+        patch.setattr(sums, "folds", lambda *_: place)
         return query.sums(samples)
 
 
 def tenth_by_place(query, samples, client):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(softmax, "folds", lambda *_: np.where(np.arange(len(samples)) % 10, -1, 0))
+        patch.setattr(sums, "folds", lambda *_: np.where(np.arange(len(samples)) % 10, -1, 0))
         return query.sums(samples)
 
 

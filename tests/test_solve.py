@@ -7,9 +7,9 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedgram import Features, Grid, Labels, Space, Statistics
+from fedgram.core.solve import THREADS, Factor, least_squares, ridge_solve, square, steady
 from fedgram.errors import SolveError
-from fedgram.heads import Linear
-from fedgram.solve import THREADS, Factor, least_squares, ridge_solve, square, steady
+from fedgram.models.linear import Linear
 
 RIDGES = [1e-3, 1.0, 50.0]
 

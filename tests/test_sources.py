@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 from fedgram.data.plan import Plan
 from fedgram.data.sources import DATA_VARIABLE, load
 from fedgram.errors import DataError
-from fedgram.experiment.sites import sites
 from fedgram.features.grid import Grid
+from fedgram.federation.federated_dataset import sites
 
 SAMPLES = 12
 

@@ -16,10 +16,11 @@ import pytest
 from click.testing import CliRunner
 
 import fedgram
-from fedgram import Plan, codec, load, make, sites
+from fedgram import Plan, load, make, sites
 from fedgram.cli import main
-from fedgram.method import shared_digest
-from fedgram.wire_types import WIRE_TYPES
+from fedgram.core import codec
+from fedgram.core.wire_types import WIRE_TYPES
+from fedgram.federation.method import shared_digest
 
 STORED = Path(__file__).parent / "stored"
 METHODS = sorted(path.name for path in (STORED / "run").iterdir())
@@ -27,7 +28,8 @@ DECODE = """
 import json, sys
 from pathlib import Path
 import fedgram
-from fedgram import Plan, codec, load, make, sites
+from fedgram import Plan, load, make, sites
+from fedgram.core import codec
 names = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
     if len(sys.argv) > 2 and path.name not in sys.argv[2:]:
@@ -76,7 +78,7 @@ def test_a_value_alone_is_read_in_a_fresh_process(name):
 def test_every_type_that_is_registered_is_in_the_table():
     walk = (
         "import importlib, pkgutil, fedgram\n"
-        "from fedgram import codec\n"
+        "from fedgram.core import codec\n"
         "for module in pkgutil.walk_packages(fedgram.__path__, 'fedgram.'):\n"
         "    if 'flower' not in module.name and '__main__' not in module.name:\n"
         "        importlib.import_module(module.name)\n"

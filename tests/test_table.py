@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from fedgram.data.sources import load as load_data
 from fedgram.errors import ConfigError, MemoryLimitError
-from fedgram.experiment.table import published, writers
-from fedgram.experiment.table.estimate import Estimate, rounds_in_all, side_by_side, trial
-from fedgram.experiment.table.folder import Outcome
-from fedgram.experiment.table.measures import ACCURACIES, COSTS, measure
-from fedgram.experiment.table.runs import LONGEST_SLUG, Source, cells, needed, slug
-from fedgram.experiment.table.series import costs, sensitivities
-from fedgram.experiment.table.settings import load, merged, preset, presets, read
-from fedgram.experiment.table.summary import ranks, summarize
+from fedgram.experiments.measures import ACCURACIES, COSTS, measure
+from fedgram.experiments.study import published, writers
+from fedgram.experiments.study.cells import LONGEST_SLUG, Source, cells, needed, slug
+from fedgram.experiments.study.curves import costs, sensitivities
+from fedgram.experiments.study.folder import Outcome
+from fedgram.experiments.study.settings import load, merged, preset, presets, read
+from fedgram.experiments.study.summary import ranks, summarize
+from fedgram.experiments.study.time_estimate import Estimate, rounds_in_all, side_by_side, trial
 
 DIGITS = Source.of(load_data("digits"))
 SOURCES = {"digits": DIGITS}
@@ -667,7 +667,7 @@ def test_a_try_of_a_long_run_is_short_and_chooses_no_rate():
 def test_no_more_processes_than_fit_into_memory(monkeypatch):
     runs = runs_of(table())
     free = 2**40
-    monkeypatch.setattr("fedgram.memory.available", lambda: free)
+    monkeypatch.setattr("fedgram.runtime.memory.available", lambda: free)
     assert side_by_side(runs, 4) == 4
     assert side_by_side(runs[:1], 8) == 1
     while side_by_side(runs, 4) == 4:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from fedgram import Grid, load
 from fedgram.cli import main
-from fedgram.data.columns import Category, Number
 from fedgram.data.items import Columns
-from fedgram.data.schema import Schema
-from fedgram.data.tables import Table, read_table
+from fedgram.data.tabular.columns import Category, Number
+from fedgram.data.tabular.reader import Table, read_table
+from fedgram.data.tabular.schema import Schema
 from fedgram.errors import ConfigError
-from fedgram.features.tables import dataset, rows, vectors
+from fedgram.features.tabular import dataset, rows, vectors
 
 EXAMPLES = settings(max_examples=30, deadline=None, derandomize=True)
 SCHEMA = Schema(

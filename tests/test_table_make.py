@@ -16,19 +16,19 @@ from click.testing import CliRunner
 from fedgram.cli import main
 from fedgram.data.sources import load
 from fedgram.errors import ConfigError
-from fedgram.experiment.table import folder as folder_module
-from fedgram.experiment.table.folder import Folder
-from fedgram.experiment.table.make import make
-from fedgram.experiment.table.pool import MODULE
-from fedgram.experiment.table.runs import digest_of
-from fedgram.experiment.table.settings import presets, read
+from fedgram.experiments.study import folder as folder_module
+from fedgram.experiments.study.cells import digest_of
+from fedgram.experiments.study.folder import Folder
+from fedgram.experiments.study.make import make
+from fedgram.experiments.study.settings import presets, read
+from fedgram.experiments.study.worker_pool import MODULE
 
 SMALL = {"clients": 3, "partition": "iid"}
 METHOD = '''
 import os, sys, time
 from dataclasses import dataclass
 from pathlib import Path
-from fedgram.heads import Linear
+from fedgram.models.linear import Linear
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedgram.data.sources import TEST, TRAIN, VALID
-from fedgram.data.tables import Table, read_table, read_tables, text
+from fedgram.data.tabular.reader import Table, read_table, read_tables, text
 from fedgram.errors import DataError
 
 ROWS = [

@@ -5,8 +5,8 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgram.experiment.config import Config, read
-from fedgram.experiment.toml import written
+from fedgram.experiments.config import Config, read
+from fedgram.runtime.toml import written
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)

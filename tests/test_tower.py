@@ -7,18 +7,21 @@ import functools
 import numpy as np
 import pytest
 
-from fedgram import InProcess, Space, codec, network, work
+from fedgram import InProcess, Space
 from fedgram.checks import laws
 from fedgram.checks.federations import dealt
-from fedgram.descent import Descent
+from fedgram.core import codec
 from fedgram.errors import ConfigError
-from fedgram.experiment.runner import run
+from fedgram.experiments.runner import run
 from fedgram.features.lift import ACTIVATIONS
-from fedgram.layers import Conv, Maps, read, shapes
-from fedgram.method import find, make, names
-from fedgram.network import Rows
-from fedgram.tower import Tower
-from fedgram.training import Training
+from fedgram.federation.method import find, make, names
+from fedgram.models import mlp
+from fedgram.models.architecture import Conv, Maps, read, shapes
+from fedgram.models.mlp import Rows
+from fedgram.models.torch_network import Tower
+from fedgram.runtime import flops
+from fedgram.training.descent import Descent
+from fedgram.training.loop import Training
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.vision
@@ -110,16 +113,16 @@ def test_the_gradient_is_that_of_finite_differences(tower):
     for i in range(len(theta)):
         there = theta.copy()
         there[i] += step
-        up = network.loss(tower, there, rows)
+        up = mlp.loss(tower, there, rows)
         there[i] -= 2 * step
-        wanted[i] = (up - network.loss(tower, there, rows)) / (2 * step)
-    np.testing.assert_allclose(network.gradient(tower, theta, rows), wanted, atol=2e-9)
+        wanted[i] = (up - mlp.loss(tower, there, rows)) / (2 * step)
+    np.testing.assert_allclose(mlp.gradient(tower, theta, rows), wanted, atol=2e-9)
 
 
 @towers
 def test_a_step_may_be_taken_in_place(tower):
     theta, rows = some_theta(tower), some_rows(tower)
-    wanted = 0.9 * theta - 0.3 * network.gradient(tower, theta, rows)
+    wanted = 0.9 * theta - 0.3 * mlp.gradient(tower, theta, rows)
     tower.backward(theta, rows, into=theta, scale=-0.3, keep=0.9)
     np.testing.assert_allclose(theta, wanted, rtol=1e-12)
 
@@ -129,7 +132,7 @@ def test_without_keep_it_does_not_matter_what_was_there(tower):
     theta, rows = some_theta(tower), some_rows(tower)
     into = np.full_like(theta, np.nan)
     tower.backward(theta, rows, into=into, scale=2.0)
-    np.testing.assert_allclose(into, 2 * network.gradient(tower, theta, rows))
+    np.testing.assert_allclose(into, 2 * mlp.gradient(tower, theta, rows))
 
 
 @towers
@@ -156,12 +159,12 @@ def test_operations_are_counted_as_products_are():
     """A dense tower does the arithmetic of a plain shape: forwards once, backwards twice."""
     tower = Tower(text="dense 5", image=(1, 1, 7), classes=3)
     rows, theta = some_rows(tower), some_theta(tower)
-    before = work.done()
+    before = flops.total()
     tower.logits(theta, rows)
-    once = work.done() - before
+    once = flops.total() - before
     tower.backward(theta, rows, into=theta, scale=1.0)
     assert once == 2 * len(rows) * (8 * 5 + 6 * 3)
-    assert work.done() - before == 4 * once
+    assert flops.total() - before == 4 * once
 
 
 def test_parameters_that_may_not_be_changed_are_read_all_the_same():
@@ -215,7 +218,7 @@ def test_the_number_of_torchs_threads_is_given_back(monkeypatch):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        network.gradient(TOWERS[0], some_theta(TOWERS[0]), some_rows(TOWERS[0]))
+        mlp.gradient(TOWERS[0], some_theta(TOWERS[0]), some_rows(TOWERS[0]))
         assert (seen, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(before)

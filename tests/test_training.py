@@ -8,26 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from fedgram import (
-    Client,
-    Features,
-    InProcess,
-    Labels,
-    Samples,
-    Site,
-    Space,
-    codec,
-    pilots,
-    training,
-)
+from fedgram import Client, Features, InProcess, Labels, Samples, Site, Space
 from fedgram.checks.federations import dealt, poisoned
+from fedgram.core import codec
 from fedgram.errors import ConfigError, DataError, SolveError
-from fedgram.experiment.runner import run
+from fedgram.experiments.runner import run
 from fedgram.methods.ditto import Ditto
 from fedgram.methods.fedavg import FedAvg
 from fedgram.methods.scaffold import Scaffold
-from fedgram.pilots import Loss, Pilot, grid_rate
-from fedgram.training import Model, keep, recalled
+from fedgram.training import loop, pilots
+from fedgram.training.loop import Model, keep, recalled
+from fedgram.training.pilots import Loss, Pilot, grid_rate
 
 SHORT = {"rounds": 2, "epochs": 1, "batch": 0, "pilot": 2}
 
@@ -502,14 +493,14 @@ def test_a_personal_model_that_diverges_is_an_error_though_the_shared_one_does_n
 
 def test_pilots_survive_rates_that_diverge(sites, monkeypatch):
     """On a grid that begins far too high, the search goes down to where training works."""
-    monkeypatch.setattr(training, "grid_rate", lambda place: 1e6 * 10.0**place)
+    monkeypatch.setattr(loop, "grid_rate", lambda place: 1e6 * 10.0**place)
     model, _ = fitted(FedAvg(hidden=4, **SHORT), sites)
     assert model.rate < 1e5
     assert model.attempt > 3
 
 
 def test_where_every_rate_diverges_the_training_says_so(sites, monkeypatch):
-    monkeypatch.setattr(training, "grid_rate", lambda place: 1e30)
+    monkeypatch.setattr(loop, "grid_rate", lambda place: 1e30)
     with pytest.raises(SolveError, match="diverged"):
         fitted(FedAvg(hidden=4, **SHORT), sites)
 

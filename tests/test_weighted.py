@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from laws.law import GROUP, refuses, same
 
-from fedgram import codec
+from fedgram.core import codec
+from fedgram.core.weighted import DOUBLE, MOST_WEIGHT, REACH, SINGLE, Weighted
 from fedgram.errors import ExactnessError, SolveError
-from fedgram.weighted import DOUBLE, MOST_WEIGHT, REACH, SINGLE, Weighted
 
 ANY_INTEGERS = st.integers(-(2**63), 2**63 - 1)
 PRECISIONS = pytest.mark.parametrize(

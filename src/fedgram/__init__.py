@@ -1,21 +1,21 @@
 """Federated learning that is solved, not trained: one round, exact to the last bit."""
 
-from fedgram.client import Client, Site
+from fedgram.core.additive import Additive
+from fedgram.core.samples import Features, Labels, Samples, Space
+from fedgram.core.statistics import Statistics, Tally
 from fedgram.data.partition import deal
 from fedgram.data.plan import Plan
 from fedgram.data.sources import Dataset, load
-from fedgram.engines.inprocess import InProcess
+from fedgram.engines.in_process import InProcess
 from fedgram.errors import FedgramError
-from fedgram.experiment.runner import Result, run
-from fedgram.experiment.sites import Sites, sites
+from fedgram.experiments.runner import Result, run
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation
-from fedgram.group import Additive
-from fedgram.heads import Linear, Predictor, predict
-from fedgram.method import Method, find, make
-from fedgram.samples import Features, Labels, Samples, Space
-from fedgram.stats import Statistics, Tally
+from fedgram.federation.client import Client, Site
+from fedgram.federation.federated_dataset import Sites, sites
+from fedgram.federation.method import Method, find, make
+from fedgram.federation.protocol import Federation
+from fedgram.models.linear import Linear, Predictor, predict
 
 __all__ = [
     "Additive",

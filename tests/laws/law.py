@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load as unpacked
 from threadpoolctl import threadpool_limits
 
-from fedgram import Samples, codec
+from fedgram import Samples
+from fedgram.core import codec
 from fedgram.errors import DataError, MismatchError
 
 from . import process

@@ -11,7 +11,8 @@ import numpy as np
 from safetensors.numpy import load as unpacked
 from threadpoolctl import threadpool_info
 
-from fedgram import Samples, Statistics, Tally, codec
+from fedgram import Samples, Statistics, Tally
+from fedgram.core import codec
 from fedgram.errors import DataError
 
 # Values that add and subtract.

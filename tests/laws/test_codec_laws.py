@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedgram import Lift, Linear, Space, codec
-from fedgram.heads import Blend, Restricted
-from fedgram.network import Network, Shape
-from fedgram.training import Model
+from fedgram import Lift, Linear, Space
+from fedgram.core import codec
+from fedgram.models.linear import Blend, Restricted
+from fedgram.models.mlp import Network, Shape
+from fedgram.training.loop import Model
 
 from . import law, planted
 from .law import CODEC, repeats, returns

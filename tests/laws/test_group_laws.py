@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedgram import Grid, Lift, Space, Statistics, Tally
-from fedgram.integer_softmax import SoftmaxGrid
-from fedgram.pool import LikelihoodSums, PoolSums
-from fedgram.priors import PSEUDO_COUNTS, PriorEvidence
-from fedgram.softmax import ResidualSums
+from fedgram.selection.class_prior import PSEUDO_COUNTS, PriorEvidence
+from fedgram.selection.pool import LikelihoodSums, PoolSums
+from fedgram.softmax.arithmetic import SoftmaxGrid
+from fedgram.softmax.sums import ResidualSums
 
 from . import planted
 from .law import GROUP, refuses

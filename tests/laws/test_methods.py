@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from fedgram import codec
 from fedgram.checks import laws  # a law is called test_...: imported by name it would be collected
 from fedgram.checks.federations import dealt, federated, trainable
-from fedgram.engines.inprocess import InProcess
+from fedgram.core import codec
+from fedgram.engines.in_process import InProcess
 from fedgram.errors import PrivacyError
-from fedgram.experiment.runner import run
+from fedgram.experiments.runner import run
 from fedgram.features.lift import Lift
-from fedgram.federation import delivery
-from fedgram.method import find, make, names
+from fedgram.federation.method import find, make, names
+from fedgram.federation.protocol import delivery
 from fedgram.methods import auto
 
 METHODS = names()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedgram import InProcess
-from fedgram.federation import delivery
+from fedgram.federation.protocol import delivery
 
 FEDERATIONS = [
     (1, "chance"),

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from fedgram import Lift, codec
+from fedgram import Lift
+from fedgram.core import codec
 from fedgram.methods.afl import AFL
 from fedgram.methods.fedhip import FedHiP
 from fedgram.methods.local import Local

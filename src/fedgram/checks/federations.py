@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.client import Site
+from fedgram.core.samples import Features, Labels, Samples, concatenate
 from fedgram.data.plan import Plan
 from fedgram.data.sources import load
-from fedgram.engines.inprocess import InProcess
-from fedgram.experiment.sites import Sites, sites
+from fedgram.engines.in_process import InProcess
 from fedgram.features.grid import Grid
-from fedgram.federation import Reply, Step, Total
-from fedgram.samples import Features, Labels, Samples, concatenate
+from fedgram.federation.client import Site
+from fedgram.federation.federated_dataset import Sites, sites
+from fedgram.federation.protocol import Reply, Step, Total
 
 
 @functools.cache

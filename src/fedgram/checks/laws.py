@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import codec
 from fedgram.checks.federations import (
     Backwards,
     dealt,
@@ -20,13 +19,14 @@ from fedgram.checks.federations import (
     poisoned,
     trainable,
 )
-from fedgram.client import Client, Site
-from fedgram.engines.inprocess import InProcess
+from fedgram.core import codec
+from fedgram.engines.in_process import InProcess
 from fedgram.errors import FedgramError, LawError
-from fedgram.experiment.runner import Result, run
-from fedgram.experiment.sites import Sites
-from fedgram.federation import provenance, settled
-from fedgram.method import Method
+from fedgram.experiments.runner import Result, run
+from fedgram.federation.client import Client, Site
+from fedgram.federation.federated_dataset import Sites
+from fedgram.federation.method import Method
+from fedgram.federation.protocol import provenance, settled
 
 REPARTITIONS = tuple((p, k) for p in ("iid", "dirichlet", "shards") for k in (1, 7, 40))
 

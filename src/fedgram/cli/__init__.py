@@ -9,10 +9,10 @@ from fedgram.cli import (
     models,
     report,
     run,
-    table,
-    tables,
+    schema,
+    study,
 )
-from fedgram.cli.group import main
+from fedgram.cli.root import main
 
 __all__ = [
     "check",
@@ -24,6 +24,6 @@ __all__ = [
     "models",
     "report",
     "run",
-    "table",
-    "tables",
+    "schema",
+    "study",
 ]

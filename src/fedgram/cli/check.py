@@ -10,9 +10,9 @@ from rich.markup import escape
 
 from fedgram.checks import Finding
 from fedgram.checks import check as check_laws
-from fedgram.cli.group import main
+from fedgram.cli.root import main
 from fedgram.errors import ConfigError, LawError
-from fedgram.method import make, names
+from fedgram.federation.method import make, names
 
 STYLES = {"kept": "green", "broken": "bold red", "does not apply": "dim"}
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from fedgram.cli.group import main
+from fedgram.cli.root import main
+from fedgram.cli.schema import PATH, require_table, table_features
 from fedgram.cli.screen import counting
-from fedgram.cli.tables import PATH, require_table, table_features
 from fedgram.data.items import Columns, read_items
-from fedgram.data.tables import is_table
+from fedgram.data.tabular.reader import is_table
 from fedgram.errors import ConfigError
-from fedgram.experiment import config as configuration
+from fedgram.experiments import config as configuration
 from fedgram.features.backbones import find
 from fedgram.features.backbones.registry import DEFAULTS
 from fedgram.features.extract import Extraction

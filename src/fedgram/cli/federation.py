@@ -7,10 +7,17 @@ from types import ModuleType
 
 import click
 
-from fedgram.cli.group import main
 from fedgram.cli.report import report
-from fedgram.errors import ConfigError
-from fedgram.federated.operate import (
+from fedgram.cli.root import main
+from fedgram.deploy.folders import (
+    DEFAULT_ADDRESS,
+    DEMO_SITES,
+    Address,
+    Project,
+    SiteFolder,
+    create,
+)
+from fedgram.deploy.operator import (
     attend,
     latest,
     operate,
@@ -19,17 +26,10 @@ from fedgram.federated.operate import (
     serve,
     simulate,
 )
-from fedgram.federated.processes import Child, Processes, follow, free_ports
-from fedgram.federated.project import (
-    DEFAULT_ADDRESS,
-    DEMO_SITES,
-    Address,
-    Project,
-    SiteFolder,
-    create,
-)
-from fedgram.federated.settings import read_site
-from fedgram.federated.site import site_of
+from fedgram.deploy.processes import Child, Processes, follow, free_ports
+from fedgram.deploy.settings import read_site
+from fedgram.deploy.site import site_of
+from fedgram.errors import ConfigError
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 folder_argument = click.argument("folder", metavar="DIR", type=FOLDER)
@@ -268,7 +268,7 @@ def _told(folder: Path) -> None:
 
 def _keys() -> ModuleType:
     try:
-        from fedgram.federated import keys as module
+        from fedgram.deploy import keys as module
     except ModuleNotFoundError as error:
         raise ConfigError("keys need: pip install 'fedgram[secure]'") from error
     return module

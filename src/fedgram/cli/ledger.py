@@ -15,20 +15,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgram import codec, files
-from fedgram.certificate import Certificate
-from fedgram.cli.group import main
-from fedgram.client import Client
-from fedgram.contribution import Contribution
+from fedgram.cli.root import main
+from fedgram.core import codec
+from fedgram.core.samples import Samples
+from fedgram.core.statistics import Statistics
 from fedgram.data.sources import TEST, load
-from fedgram.engines.ledgered import publish
+from fedgram.engines.ledger_backed import publish
 from fedgram.errors import ConfigError, DataError
-from fedgram.experiment import config as configuration
-from fedgram.experiment.sites import gridded
+from fedgram.experiments import config as configuration
 from fedgram.features.grid import Grid
-from fedgram.ledger import Ledger
-from fedgram.samples import Samples
-from fedgram.stats import Statistics
+from fedgram.federation.client import Client
+from fedgram.federation.federated_dataset import gridded
+from fedgram.ledger.certificate import Certificate
+from fedgram.ledger.contribution import Contribution
+from fedgram.ledger.ledger import Ledger
+from fedgram.runtime import files
 
 PATH = click.Path(path_type=Path, dir_okay=False)
 ledger_argument = click.argument("ledger", type=PATH)

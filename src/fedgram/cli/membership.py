@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from fedgram import codec
 from fedgram.cli.federation import federation, folder_argument
+from fedgram.core import codec
+from fedgram.deploy.folders import Project, SiteFolder
+from fedgram.deploy.membership import Membership
 from fedgram.errors import ConfigError
-from fedgram.federated.membership import Membership
-from fedgram.federated.project import Project, SiteFolder
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 PATH = click.Path(path_type=Path, dir_okay=False)
@@ -123,7 +123,7 @@ def accept(folder: Path, withdrawal: Path) -> None:
 
 def _withdrawal() -> ModuleType:
     try:
-        return importlib.import_module("fedgram.federated.withdrawal")
+        return importlib.import_module("fedgram.deploy.withdrawal")
     except ImportError as error:
         raise ConfigError("signatures need: pip install 'fedgram[secure]'") from error
 

@@ -12,32 +12,33 @@ from typing import Any
 import click
 import numpy as np
 
-from fedgram import codec, files
-from fedgram.cli.group import main
 from fedgram.cli.ledger import PATH, set_option, site_samples
-from fedgram.cli.tables import require_table
-from fedgram.client import Client
-from fedgram.data.schema import BACKBONE, Schema
+from fedgram.cli.root import main
+from fedgram.cli.schema import require_table
+from fedgram.core import codec
+from fedgram.core.samples import Features, Floats, Space
 from fedgram.data.sources import Dataset, Vectors, load_vectors
-from fedgram.data.tables import is_table, read_tables
-from fedgram.deep.network import Deep
-from fedgram.deep.personal import Pull
-from fedgram.deepening import Deepened
+from fedgram.data.tabular.reader import is_table, read_tables
+from fedgram.data.tabular.schema import BACKBONE, Schema
 from fedgram.errors import ConfigError, DataError, MismatchError
-from fedgram.experiment import config as configuration
-from fedgram.experiment.sites import gridded
+from fedgram.experiments import config as configuration
 from fedgram.features.grid import Grid
-from fedgram.features.tables import vectors as table_vectors
-from fedgram.federation import Settled, Tailored, delivery
-from fedgram.heads import Blend, Linear, Restricted, Shifted
-from fedgram.method import Published
+from fedgram.features.tabular import vectors as table_vectors
+from fedgram.federation.client import Client
+from fedgram.federation.federated_dataset import gridded
+from fedgram.federation.method import Published
+from fedgram.federation.protocol import Settled, Tailored, delivery
+from fedgram.layerwise.personal import Pull
+from fedgram.layerwise.solver import Deep
+from fedgram.methods._residual_blocks import Deepened
 from fedgram.methods.logistic import SoftmaxHead
-from fedgram.network import Network
-from fedgram.pool import LogLinear
-from fedgram.samples import Features, Floats, Space
-from fedgram.softmax import IntegerHead
-from fedgram.training import Model
-from fedgram.whole import Whole
+from fedgram.models.linear import Blend, Linear, Restricted, Shifted
+from fedgram.models.mlp import Network
+from fedgram.runtime import files
+from fedgram.selection.normal_equations import Whole
+from fedgram.selection.pool import LogLinear
+from fedgram.softmax.sums import IntegerHead
+from fedgram.training.loop import Model
 
 
 @main.command()

@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgram import files
-from fedgram.cli.group import main
+from fedgram.cli.root import main
 from fedgram.data.partition import deal
 from fedgram.data.sources import load
-from fedgram.experiment import config as configuration
-from fedgram.experiment.dealt import ClientCounts, Dealt, shares_dealt
-from fedgram.report.axes import plain
+from fedgram.experiments import config as configuration
+from fedgram.experiments.partition_summary import ClientCounts, Dealt, shares_dealt
+from fedgram.experiments.recorded import read
+from fedgram.report.charts.axes import plain
+from fedgram.report.charts.partition import partition as drawn_partition
 from fedgram.report.page import described, page
-from fedgram.report.partition import partition as drawn_partition
-from fedgram.report.recorded import read
+from fedgram.runtime import files
 
 PATH = click.Path(path_type=Path, dir_okay=False)
 MOST_ROWS = 30  # clients that are listed one by one

@@ -11,15 +11,15 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from fedgram import method as methods_module
-from fedgram.cli.group import main
+from fedgram.cli.root import main
 from fedgram.cli.screen import print_table, progress
 from fedgram.data.sources import load as load_data
-from fedgram.experiment import config as configuration
-from fedgram.experiment.compare import runs as recorded
-from fedgram.experiment.metrics import who_gains
-from fedgram.experiment.record import Record
-from fedgram.experiment.sites import sites
+from fedgram.experiments import config as configuration
+from fedgram.experiments.gains import who_gains
+from fedgram.experiments.reader import runs as recorded
+from fedgram.experiments.record import Record
+from fedgram.federation import method as methods_module
+from fedgram.federation.federated_dataset import sites
 
 
 @main.command()

@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from fedgram.report.axes import size as written_size
+from fedgram.report.charts.axes import size as written_size
 
 NARROW = 78
 REASONS = 3  # alternatives that are told of below the table

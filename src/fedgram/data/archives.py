@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.core.samples import Array
 from fedgram.data.sources import TEST, TRAIN
 from fedgram.errors import DataError
-from fedgram.samples import Array
 
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _SAFE = {

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.core.samples import Array, Integers
 from fedgram.data.items import Columns, Encoded, Items
-from fedgram.data.tables import SPLITS
+from fedgram.data.tabular.reader import SPLITS
 from fedgram.errors import DataError
-from fedgram.samples import Array, Integers
-from fedgram.settings import propose
+from fedgram.runtime.settings import propose
 
 PREFIX = "hf:"
 _SPLITS = {**SPLITS, "validation": SPLITS["valid"]}

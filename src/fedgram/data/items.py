@@ -9,11 +9,11 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from fedgram.core.samples import Array, Integers
 from fedgram.data.archives import cifar_folder, idx_folder
 from fedgram.data.sources import read_arrays, to_dataset
-from fedgram.data.tables import SPLIT, SPLITS, Table, is_table, read_table
+from fedgram.data.tabular.reader import SPLIT, SPLITS, Table, is_table, read_table
 from fedgram.errors import DataError
-from fedgram.samples import Array, Integers
 
 Kind = Literal["images", "texts", "vectors"]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")

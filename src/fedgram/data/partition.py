@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedgram.core.samples import Array, Floats, Integers
 from fedgram.data.plan import Plan
 from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
 from fedgram.errors import ConfigError, DataError
-from fedgram.samples import Array, Floats, Integers
 
 DEFAULT_CLIENTS = 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedgram.errors import ConfigError
-from fedgram.settings import propose
+from fedgram.runtime.settings import propose
 
 PARTITIONS = ("iid", "dirichlet", "quantity", "shards", "classes", "domain", "given")
 

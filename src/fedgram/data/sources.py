@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from fedgram import files
+from fedgram.core.samples import Array, Integers, pictured
 from fedgram.data import synthetic
 from fedgram.errors import DataError
-from fedgram.samples import Array, Integers, pictured
+from fedgram.runtime import files
 
 DATA_VARIABLE = "FEDGRAM_DATA"
 TRAIN, VALID, TEST = 0, 1, 2

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.core.samples import Array, Floats, Integers
 from fedgram.errors import DataError
-from fedgram.samples import Array, Floats, Integers
-from fedgram.settings import build
+from fedgram.runtime.settings import build
 
 NAME = "synthetic"
 FEATURES, CLASSES = 60, 10

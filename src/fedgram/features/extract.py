@@ -20,14 +20,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram import codec
+from fedgram.core import codec
+from fedgram.core.samples import Array
 from fedgram.data.items import Encoded, Items, content
 from fedgram.errors import ConfigError, DataError, RowError
 from fedgram.features import feature_file
 from fedgram.features.backbones.registry import Backbone, Staged
 from fedgram.features.feature_file import Known
 from fedgram.features.grid import Grid
-from fedgram.samples import Array
 
 PART = 64  # items per part: what a kill can cost, and what a thread holds in memory
 

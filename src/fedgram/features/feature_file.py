@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedgram.core.samples import Array
 from fedgram.data.sources import read_arrays
 from fedgram.errors import DataError
-from fedgram.files import cannot_write
-from fedgram.samples import Array
+from fedgram.runtime.files import cannot_write
 
 DIGEST_BYTES = hashlib.sha256().digest_size
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedgram.core.samples import Array, Features, Floats, Space
 from fedgram.errors import ConfigError, DataError, RowError
-from fedgram.samples import Array, Features, Floats, Space
 
 # Fewer levels want a tighter clip (in units of the sample's RMS), at the price of its tails.
 DEFAULT_CLIP = {2: 1.0, 3: 1.75, 4: 3.0, 5: 3.5, 6: 5.0, 7: 5.5, 8: 6.0}

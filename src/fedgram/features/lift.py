@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import erf
 
-from fedgram import memory
-from fedgram.codec import register
+from fedgram.core.codec import register
+from fedgram.core.exact import product
+from fedgram.core.samples import Array, Features, Floats, Integers, Space
 from fedgram.errors import ConfigError
-from fedgram.exact import product
 from fedgram.features.grid import bias
-from fedgram.samples import Array, Features, Floats, Integers, Space
+from fedgram.runtime import memory
 
 ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "identity": lambda t: t,

@@ -12,11 +12,11 @@ from functools import cached_property
 
 import numpy as np
 
-from fedgram import codec
-from fedgram.exact import product
+from fedgram.core import codec
+from fedgram.core.exact import product
+from fedgram.core.samples import Array, Features, Floats, Space
+from fedgram.core.solve import steady
 from fedgram.features.lift import Lift
-from fedgram.samples import Array, Features, Floats, Space
-from fedgram.solve import steady
 
 SOLVED_BITS = 12  # of a solved matrix, sign included
 STREAM_BITS = 12  # of the features that pass through blocks: one block adds less than an 8-bit step

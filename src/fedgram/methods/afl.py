@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedgram import codec
-from fedgram.client import Client
+from fedgram.core import codec
+from fedgram.core.gcv import Ridge, best_ridge_for_new_clients
+from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation, shelved
-from fedgram.gcv import Ridge, best_ridge_for_new_clients
-from fedgram.heads import Linear, Predictor, lifted
-from fedgram.stats import Statistics
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation, shelved
+from fedgram.models.linear import Linear, Predictor, lifted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,20 +6,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram import codec
-from fedgram.candidates import Candidates, Setting, personal, scales
-from fedgram.client import Client
+from fedgram.core import codec
+from fedgram.core.gcv import resolved
+from fedgram.core.samples import Array, Floats, Integers, Samples, Space
+from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation, Settled, unsettled
-from fedgram.gcv import resolved
-from fedgram.heads import Classifier, Predictor, lifted, require_lift
-from fedgram.holdout import folds, folds_for
-from fedgram.integer_softmax import SoftmaxGrid
-from fedgram.logistic_fit import LeftOut, SoftmaxFit
-from fedgram.personal_softmax import OwnRows
-from fedgram.pool import LikelihoodSums, LogLinear, PoolSums, PoolWeights, likeliest_weights
-from fedgram.pooling import (
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation, Settled, unsettled
+from fedgram.methods._pooling import (
     SOFT_SCALES,
     STRENGTHS,
     Judged,
@@ -32,7 +27,9 @@ from fedgram.pooling import (
     side_by_side,
     trials,
 )
-from fedgram.priors import (
+from fedgram.models.linear import Classifier, Predictor, lifted, require_lift
+from fedgram.selection.candidates import Candidates, Setting, personal, scales
+from fedgram.selection.class_prior import (
     PriorEvidence,
     class_counts,
     counts_of,
@@ -41,10 +38,19 @@ from fedgram.priors import (
     prior_evidence,
     repeats,
 )
-from fedgram.samples import Array, Floats, Integers, Samples, Space
-from fedgram.softmax import IntegerHead, ResidualSums, SoftmaxQuery
-from fedgram.stats import Statistics
-from fedgram.whole import Whole
+from fedgram.selection.holdout import folds, folds_for
+from fedgram.selection.normal_equations import Whole
+from fedgram.selection.pool import (
+    LikelihoodSums,
+    LogLinear,
+    PoolSums,
+    PoolWeights,
+    likeliest_weights,
+)
+from fedgram.softmax.arithmetic import SoftmaxGrid
+from fedgram.softmax.fit import LeftOut, SoftmaxFit
+from fedgram.softmax.personal import OwnRows
+from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 
 HIGH_WIDTH = 4096  # of the lift, with high effort
 FEWEST_JUDGES = 4  # clients: a secure sum over fewer hides nothing, or nobody may drop out of it

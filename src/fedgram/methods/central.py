@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fedgram.client import Client
+from fedgram.core.gcv import Ridge
+from fedgram.core.samples import Samples
+from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation
-from fedgram.gcv import Ridge
-from fedgram.heads import Linear, Predictor, lifted
-from fedgram.samples import Samples
-from fedgram.stats import Statistics
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.models.linear import Linear, Predictor, lifted
 
 
 @dataclass(frozen=True, kw_only=True)

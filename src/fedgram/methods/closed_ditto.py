@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram.ballot import Ballot
-from fedgram.choose import chosen, require_strength
-from fedgram.client import Client
+from fedgram.core.gcv import Ridge, resolved
+from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation, Settled, unsettled
-from fedgram.gcv import Ridge, resolved
-from fedgram.heads import Linear, Predictor, lifted, require_lift
-from fedgram.loo import STRENGTHS, Own, right
-from fedgram.stats import Statistics
-from fedgram.whole import Whole
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation, Settled, unsettled
+from fedgram.methods._tuning import chosen, require_strength
+from fedgram.models.linear import Linear, Predictor, lifted, require_lift
+from fedgram.selection.correct_counts import Ballot
+from fedgram.selection.leave_one_out import STRENGTHS, Own, right
+from fedgram.selection.normal_equations import Whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.client import Client
+from fedgram.core.quadratic import Quadratic
+from fedgram.core.samples import Floats
+from fedgram.core.solve import steady
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation
-from fedgram.heads import Linear, Predictor, lifted
-from fedgram.quadratic import Quadratic
-from fedgram.samples import Floats
-from fedgram.solve import steady
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.models.linear import Linear, Predictor, lifted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,18 +6,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram.ballot import Ballot
-from fedgram.choose import chosen_strength, require_strength
-from fedgram.client import Client
+from fedgram.core.quadratic import Quadratic
+from fedgram.core.samples import Floats
+from fedgram.core.solve import Factor, steady
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation, Settled, unsettled
-from fedgram.heads import Linear, Predictor, lifted
-from fedgram.loo import remaining, right
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation, Settled, unsettled
+from fedgram.methods._tuning import chosen_strength, require_strength
 from fedgram.methods.closed_ditto import pulled
-from fedgram.quadratic import Quadratic
-from fedgram.samples import Floats
-from fedgram.solve import Factor, steady
+from fedgram.models.linear import Linear, Predictor, lifted
+from fedgram.selection.correct_counts import Ballot
+from fedgram.selection.leave_one_out import remaining, right
 
 TRIED = (10_000.0, 3000.0, 1000.0, 300.0, 100.0)  # from the least personal on
 

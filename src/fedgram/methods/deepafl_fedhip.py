@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedgram.deepening import OnTop
+from fedgram.methods._residual_blocks import OnTop
 from fedgram.methods.fedhip import FedHiP
 
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.client import Client
-from fedgram.descent import Task, together
-from fedgram.heads import Predictor
-from fedgram.jointly import Descents, jointly
-from fedgram.network import Rows
-from fedgram.samples import Array
-from fedgram.training import Model, Training, keep, recalled, repeatable
-from fedgram.weighted import Weighted
+from fedgram.core.samples import Array
+from fedgram.core.weighted import Weighted
+from fedgram.federation.client import Client
+from fedgram.models.linear import Predictor
+from fedgram.models.mlp import Rows
+from fedgram.training.batched import Descents, jointly
+from fedgram.training.descent import Task, together
+from fedgram.training.loop import Model, Training, keep, recalled, repeatable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.client import Client
+from fedgram.core.gcv import Ridge
+from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation
-from fedgram.gcv import Ridge
-from fedgram.heads import Linear, Predictor, Restricted, lifted
-from fedgram.stats import Statistics
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.models.linear import Linear, Predictor, Restricted, lifted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fedgram.client import Client
-from fedgram.deep.network import Deep, Layered
-from fedgram.federation import Federation
-from fedgram.gcv import resolved
-from fedgram.heads import Predictor
+from fedgram.core.gcv import resolved
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.layerwise.solver import Deep, Layered
+from fedgram.models.linear import Predictor
 
 
 @dataclass(frozen=True, kw_only=True)

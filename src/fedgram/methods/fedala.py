@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.client import Client
-from fedgram.heads import Predictor
-from fedgram.jointly import Descents, jointly
-from fedgram.network import Rows, descending, gradient, loss
-from fedgram.samples import Array
-from fedgram.training import Model, Training, keep, recalled, repeatable
-from fedgram.weighted import Weighted
+from fedgram.core.samples import Array
+from fedgram.core.weighted import Weighted
+from fedgram.federation.client import Client
+from fedgram.models.linear import Predictor
+from fedgram.models.mlp import Rows, descending, gradient, loss
+from fedgram.training.batched import Descents, jointly
+from fedgram.training.loop import Model, Training, keep, recalled, repeatable
 
 _WINDOW = 10  # losses looked at to see whether the weights have converged
 _MOST_PASSES = 100

@@ -5,14 +5,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedgram.client import Client
-from fedgram.federation import Federation
-from fedgram.heads import Predictor
-from fedgram.jointly import Descents, jointly
-from fedgram.network import Rows, descending, gradient, product
-from fedgram.samples import Array
-from fedgram.training import Model, Training, headless, keep, recalled, repeatable, under
-from fedgram.weighted import MOST_WEIGHT, Weighted
+from fedgram.core.samples import Array
+from fedgram.core.weighted import MOST_WEIGHT, Weighted
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.models.linear import Predictor
+from fedgram.models.mlp import Rows, descending, gradient, product
+from fedgram.training.batched import Descents, jointly
+from fedgram.training.loop import Model, Training, headless, keep, recalled, repeatable, under
 
 _WEIGHT_STEPS = 2**20  # a Fisher trace per feature is sent as a whole number of these parts
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedgram.training import Training
+from fedgram.training.loop import Training
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedgram.client import Client
-from fedgram.federation import Federation
-from fedgram.heads import Predictor
-from fedgram.network import Rows, descending, errors, product
-from fedgram.samples import Array
-from fedgram.training import Model, Training, keep, recalled, repeatable
-from fedgram.weighted import Weighted
+from fedgram.core.samples import Array
+from fedgram.core.weighted import Weighted
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.models.linear import Predictor
+from fedgram.models.mlp import Rows, descending, errors, product
+from fedgram.training.loop import Model, Training, keep, recalled, repeatable
 
 
 @dataclass(frozen=True, kw_only=True)

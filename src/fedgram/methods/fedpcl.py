@@ -5,14 +5,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedgram.client import Client
+from fedgram.core.samples import Array
+from fedgram.core.weighted import Weighted
 from fedgram.errors import ConfigError
-from fedgram.federation import Federation
-from fedgram.heads import Predictor, Restricted
-from fedgram.network import Rows, descending, errors, product
-from fedgram.samples import Array
-from fedgram.training import Model, Training, keep, recalled, repeatable
-from fedgram.weighted import Weighted
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.models.linear import Predictor, Restricted
+from fedgram.models.mlp import Rows, descending, errors, product
+from fedgram.training.loop import Model, Training, keep, recalled, repeatable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedgram.client import Client
-from fedgram.descent import Task
-from fedgram.network import Rows
-from fedgram.samples import Array
-from fedgram.training import Model, Training
+from fedgram.core.samples import Array
+from fedgram.federation.client import Client
+from fedgram.models.mlp import Rows
+from fedgram.training.descent import Task
+from fedgram.training.loop import Model, Training
 
 
 @dataclass(frozen=True, kw_only=True)

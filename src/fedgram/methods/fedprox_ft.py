@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedgram.client import Client
-from fedgram.heads import Predictor
+from fedgram.federation.client import Client
 from fedgram.methods.fedprox import FedProx
-from fedgram.training import tuned
+from fedgram.models.linear import Predictor
+from fedgram.training.loop import tuned
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.client import Client
-from fedgram.federation import Federation
-from fedgram.heads import Predictor
-from fedgram.network import Rows
-from fedgram.samples import Array
-from fedgram.training import Model, Training, headless, keep, recalled, repeatable, under
-from fedgram.weighted import Weighted
+from fedgram.core.samples import Array
+from fedgram.core.weighted import Weighted
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.models.linear import Predictor
+from fedgram.models.mlp import Rows
+from fedgram.training.loop import Model, Training, headless, keep, recalled, repeatable, under
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram.ballot import Ballot
-from fedgram.choose import chosen_strength, require_strength
-from fedgram.client import Client
+from fedgram.core.quadratic import Quadratic
+from fedgram.core.samples import Floats
+from fedgram.core.solve import steady
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation, Settled, unsettled
-from fedgram.heads import Linear, Predictor, Shifted, lifted
-from fedgram.loo import remaining, right
-from fedgram.quadratic import Quadratic
-from fedgram.samples import Floats
-from fedgram.solve import steady
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation, Settled, unsettled
+from fedgram.methods._tuning import chosen_strength, require_strength
+from fedgram.models.linear import Linear, Predictor, Shifted, lifted
+from fedgram.selection.correct_counts import Ballot
+from fedgram.selection.leave_one_out import remaining, right
 
 TRIED = (1000.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # from the least personal on
 

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fedgram import codec
-from fedgram.client import Client
+from fedgram.core import codec
+from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation
-from fedgram.gaussian import gaussian_weights
-from fedgram.heads import Linear, Predictor, Shifted, lifted, require_lift
-from fedgram.priors import Informed, class_counts, counts_of, log_odds
-from fedgram.stats import Statistics
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.models.linear import Linear, Predictor, Shifted, lifted, require_lift
+from fedgram.selection.class_prior import Informed, class_counts, counts_of, log_odds
+from fedgram.selection.gaussian import gaussian_weights
 
 
 @dataclass(frozen=True, kw_only=True)

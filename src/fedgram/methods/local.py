@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fedgram.client import Client
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation
-from fedgram.heads import Linear, Predictor
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.models.linear import Linear, Predictor
 
 
 @dataclass(frozen=True, kw_only=True)

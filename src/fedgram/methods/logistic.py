@@ -6,20 +6,26 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram import codec
-from fedgram.client import Client
+from fedgram.core import codec
+from fedgram.core.gcv import resolved
+from fedgram.core.samples import Floats
+from fedgram.core.solve import ridge_solve, square
+from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation, Settled, unsettled
-from fedgram.gcv import resolved
-from fedgram.heads import Predictor, Shifted, lifted, require_lift
-from fedgram.integer_softmax import SoftmaxGrid
-from fedgram.logistic_fit import SoftmaxFit
-from fedgram.priors import PriorEvidence, class_counts, counts_of, log_odds, prior_evidence
-from fedgram.samples import Floats
-from fedgram.softmax import IntegerHead, ResidualSums, SoftmaxQuery
-from fedgram.solve import ridge_solve, square
-from fedgram.stats import Statistics
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation, Settled, unsettled
+from fedgram.models.linear import Predictor, Shifted, lifted, require_lift
+from fedgram.selection.class_prior import (
+    PriorEvidence,
+    class_counts,
+    counts_of,
+    log_odds,
+    prior_evidence,
+)
+from fedgram.softmax.arithmetic import SoftmaxGrid
+from fedgram.softmax.fit import SoftmaxFit
+from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 
 
 @codec.register("SoftmaxHead/1")

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedgram.client import Client
-from fedgram.descent import Task
-from fedgram.heads import Predictor
-from fedgram.network import Rows, descending, gradient
-from fedgram.samples import Array
-from fedgram.training import Model, Training, tuned
+from fedgram.core.samples import Array
+from fedgram.federation.client import Client
+from fedgram.models.linear import Predictor
+from fedgram.models.mlp import Rows, descending, gradient
+from fedgram.training.descent import Task
+from fedgram.training.loop import Model, Training, tuned
 
 
 @dataclass(frozen=True, kw_only=True)

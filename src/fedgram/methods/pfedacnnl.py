@@ -6,20 +6,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram.client import Client
-from fedgram.deep import filters, personal
-from fedgram.deep.filters import LABELED
-from fedgram.deep.network import Deep, Layered
-from fedgram.deep.patches import places
-from fedgram.deep.personal import STRENGTHS, LeaveOneOut, Profiles, Pull, Right, Slots
-from fedgram.deep.stack import Stack
+from fedgram.core.gcv import resolved
+from fedgram.core.samples import Floats, Samples
+from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
-from fedgram.federation import Federation
-from fedgram.gcv import resolved
-from fedgram.heads import Predictor
-from fedgram.samples import Floats, Samples
-from fedgram.stats import Statistics
-from fedgram.whole import Whole
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.layerwise import filters, personal
+from fedgram.layerwise.filters import LABELED
+from fedgram.layerwise.patches import places
+from fedgram.layerwise.personal import STRENGTHS, LeaveOneOut, Profiles, Pull, Right, Slots
+from fedgram.layerwise.solver import Deep, Layered
+from fedgram.layerwise.stack import Stack
+from fedgram.models.linear import Predictor
+from fedgram.selection.normal_equations import Whole
 
 _MOST_MOVES = 20  # of the groups' centers
 

@@ -6,16 +6,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram.ballot import Ballot
-from fedgram.choose import chosen
-from fedgram.client import Client
+from fedgram.core.gcv import Ridge, resolved
+from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
-from fedgram.federation import Federation, Settled, unsettled
-from fedgram.gcv import Ridge, resolved
-from fedgram.heads import Predictor, Shifted, lifted, require_lift
-from fedgram.loo import Own, right
-from fedgram.priors import (
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation, Settled, unsettled
+from fedgram.methods._tuning import chosen
+from fedgram.models.linear import Predictor, Shifted, lifted, require_lift
+from fedgram.selection.class_prior import (
     TEMPERATURES,
     Informed,
     class_counts,
@@ -23,8 +22,9 @@ from fedgram.priors import (
     left_out_log_odds,
     log_odds,
 )
-from fedgram.stats import Statistics
-from fedgram.whole import Whole
+from fedgram.selection.correct_counts import Ballot
+from fedgram.selection.leave_one_out import Own, right
+from fedgram.selection.normal_equations import Whole
 
 
 @dataclass(frozen=True, kw_only=True)

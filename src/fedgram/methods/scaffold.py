@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedgram import codec
-from fedgram.client import Client
-from fedgram.federation import Federation
-from fedgram.group import Additive
-from fedgram.jointly import Descents, jointly
-from fedgram.samples import Array
-from fedgram.training import Model, Training, keep, recalled
-from fedgram.weighted import Weighted
+from fedgram.core import codec
+from fedgram.core.additive import Additive
+from fedgram.core.samples import Array
+from fedgram.core.weighted import Weighted
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.training.batched import Descents, jointly
+from fedgram.training.loop import Model, Training, keep, recalled
 
 
 @codec.register("Corrected/1")

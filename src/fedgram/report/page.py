@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fedgram.errors import DataError
+from fedgram.experiments.recorded import Plain, Run
 from fedgram.report import tables
-from fedgram.report.axes import plain
-from fedgram.report.clients import floor, gains, spread_of_clients
-from fedgram.report.figures import Axis, curves
-from fedgram.report.grouped import Row, Setting, settings
+from fedgram.report.charts.axes import plain
+from fedgram.report.charts.clients import floor, gains, spread_of_clients
+from fedgram.report.charts.curves import Axis, curves
+from fedgram.report.charts.partition import partition
+from fedgram.report.groups import Row, Setting, settings
 from fedgram.report.markup import Markup, joined, tag
-from fedgram.report.partition import partition
-from fedgram.report.recorded import Plain, Run
 from fedgram.report.reproduce import recipes
 
 COSTS = {

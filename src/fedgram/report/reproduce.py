@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedgram.experiment.toml import written
-from fedgram.report.recorded import Run
+from fedgram.experiments.recorded import Run
+from fedgram.runtime.toml import written
 
 _SEEDED = ("data", "engine")  # tables whose seeds tell repetitions apart
 

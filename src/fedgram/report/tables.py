@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedgram.report.axes import metric, seconds, size
-from fedgram.report.grouped import Centre, Row, Setting, centre, data_seed, seeds
+from fedgram.experiments.recorded import Run
+from fedgram.report.charts.axes import metric, seconds, size
+from fedgram.report.groups import Centre, Row, Setting, centre, data_seed, seeds
 from fedgram.report.markup import Markup, joined, tag
-from fedgram.report.recorded import Run
 
 NOTHING = "-"
 Header = str | tuple[str, str]  # a name, and what it means

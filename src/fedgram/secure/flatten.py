@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgram import codec
+from fedgram.core import codec
+from fedgram.core.additive import Additive
 from fedgram.errors import DataError, ExactnessError
-from fedgram.group import Additive
 from fedgram.secure.masks import Words
 
 _INT = "int"
@@ -26,7 +26,7 @@ def flatten(value: Additive, *, clients: int = 1) -> tuple[dict[str, Any], Words
 
     Examples
     --------
-    >>> from fedgram.weighted import Weighted
+    >>> from fedgram.core.weighted import Weighted
     >>> value = Weighted.of(np.array([1.0, -4.0]), 3)
     >>> layout, vector = flatten(value)
     >>> len(vector), restore(layout, vector) == value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fedgram import codec
+from fedgram.core import codec
 from fedgram.errors import PrivacyError
 
 if TYPE_CHECKING:  # messages can be read without the extra

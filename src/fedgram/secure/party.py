@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Self
 
+from fedgram.core.additive import Additive
 from fedgram.errors import FedgramError, PrivacyError
-from fedgram.group import Additive
 from fedgram.secure import masks, shamir
 from fedgram.secure.flatten import flatten
 from fedgram.secure.messages import (

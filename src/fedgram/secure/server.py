@@ -41,7 +41,7 @@ class Server:
     Examples
     --------
     >>> from fedgram.secure.party import Party
-    >>> from fedgram.weighted import Weighted
+    >>> from fedgram.core.weighted import Weighted
     >>> server = Server()
     >>> parties = {name: Party(name, server.call) for name in ("a", "b", "c")}
     >>> roster = server.roster([party.keys() for party in parties.values()])

@@ -6,11 +6,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from fedgram import codec
+from fedgram.core import codec
+from fedgram.core.samples import NOWHERE, Space
 from fedgram.errors import DataError, FedgramError, MismatchError
-from fedgram.evaluation import Metrics
-from fedgram.method import Method, make
-from fedgram.samples import NOWHERE, Space
+from fedgram.federation.method import Method, make
+from fedgram.federation.scoring import Metrics
 
 Kind = Literal["greet", "step", "score", "deliver", "keys", "shares", "masked", "reveal"]
 _LONGEST_TEXT = 300  # of what a site says that is shown to people

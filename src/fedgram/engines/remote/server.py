@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import codec
-from fedgram.engines.engine import asked, refusal, server_rng
-from fedgram.engines.remote.journal import Journal
-from fedgram.engines.remote.members import Members
+from fedgram.core import codec
+from fedgram.core.additive import Additive
+from fedgram.core.samples import Labels
+from fedgram.core.statistics import Statistics, Tally
+from fedgram.engines.protocol import asked, refusal, server_rng
+from fedgram.engines.remote.collector import Check, Post, Received
+from fedgram.engines.remote.contributions import Members
 from fedgram.engines.remote.messages import (
     Answer,
     Delivery,
@@ -24,14 +27,11 @@ from fedgram.engines.remote.messages import (
     Terms,
     about,
 )
-from fedgram.engines.remote.plausible import example, require_form, require_possible
-from fedgram.engines.remote.post import Check, Post, Received
+from fedgram.engines.remote.replay_log import Journal
+from fedgram.engines.remote.validation import example, require_form, require_possible
 from fedgram.errors import DataError, FederationError, MismatchError
-from fedgram.evaluation import Evaluated, Evaluation, Task
-from fedgram.federation import Ask, Phase, Reply, Step, Total, delivery, step_name
-from fedgram.group import Additive
-from fedgram.samples import Labels
-from fedgram.stats import Statistics, Tally
+from fedgram.federation.protocol import Ask, Phase, Reply, Step, Total, delivery, step_name
+from fedgram.federation.scoring import Evaluated, Evaluation, Task
 
 _ROOM = 8  # an answer may be so many times as large as that of one sample, whose numbers are small
 _LEAST_ROOM = 1 << 20

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.sparse import csr_array
 
-from fedgram.samples import Array
+from fedgram.core.samples import Array
 
 SHARPNESS = -0.75
 

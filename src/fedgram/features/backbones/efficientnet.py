@@ -13,11 +13,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from fedgram import files
+from fedgram.core.samples import Array
 from fedgram.features.backbones.bicubic import resized
 from fedgram.features.backbones.onnx import Onnx, Preprocessing
 from fedgram.features.backbones.registry import Backbone, missing
-from fedgram.samples import Array
+from fedgram.runtime import files
 
 NAME = "efficientnet-lite0"
 RECIPE = 2  # raise it when the export below or the resizing changes

@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedgram.core.samples import Array
 from fedgram.data.items import Kind
 from fedgram.errors import ConfigError, DataError
 from fedgram.features.backbones.registry import Backbone, missing
-from fedgram.samples import Array
-from fedgram.settings import build
+from fedgram.runtime.settings import build
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.core.samples import Array
 from fedgram.data.items import Kind
 from fedgram.errors import ConfigError
 from fedgram.features.backbones.registry import Backbone
-from fedgram.samples import Array
 
 DEFAULT_SIDE = 8
 

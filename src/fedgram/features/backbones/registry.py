@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from fedgram.core.samples import Array
 from fedgram.data.items import Kind
 from fedgram.errors import ConfigError, DataError
-from fedgram.samples import Array
-from fedgram.settings import propose
+from fedgram.runtime.settings import propose
 
 # Name (or source) -> module with a function `load(source, rest)`, imported when it is asked for.
 _SOURCES = {

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.core.samples import Array
 from fedgram.data.items import Kind
 from fedgram.errors import ConfigError, DataError
-from fedgram.features.backbones.picture import Fit, Picture
+from fedgram.features.backbones.preprocessing import Fit, Picture
 from fedgram.features.backbones.registry import Backbone, missing
 from fedgram.features.backbones.weights import digest, put, read
-from fedgram.samples import Array
 
 SAVED = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")
 _FOLDER, _HUB = "local-dir:", "hf-hub:"

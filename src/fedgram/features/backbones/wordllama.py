@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.core.samples import Array
 from fedgram.data.items import Kind
 from fedgram.features.backbones.registry import Backbone, missing
-from fedgram.samples import Array
 
 NAME = "wordllama"
 

@@ -1,0 +1,149 @@
+"""Tables: the schema that sites agree on, and the features it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from fedgram.cli.root import main
+from fedgram.core import codec
+from fedgram.data.items import Columns
+from fedgram.data.sources import save
+from fedgram.data.tabular.draft import alone
+from fedgram.data.tabular.draft import draft as drafted
+from fedgram.data.tabular.moments import Measured, joined, measured, settled
+from fedgram.data.tabular.reader import SPLIT, is_table, read_tables
+from fedgram.data.tabular.schema import Schema
+from fedgram.errors import ConfigError, DataError
+from fedgram.features.grid import Grid
+from fedgram.features.tabular import dataset
+from fedgram.runtime import files
+
+PATH = click.Path(path_type=Path, dir_okay=False)
+_HEADER = """\
+# What sites agree on before any of them shares anything. Everybody can read this file.
+# Review it: ranges and categories come from {source}. For a number declare
+# range = [low, high], outside = "refuse" or "clip"; for a list of categories values = [...],
+# outside = "refuse" or "zero"; for both missing = "refuse" or "indicate".
+"""
+
+
+def table_features(
+    path: Path,
+    out: Path,
+    columns: Columns,
+    grid: Grid,
+    *,
+    schema: Path | None,
+    without: Sequence[str],
+) -> None:
+    """Write the features of a table."""
+    named = [name for name in (columns.client, columns.domain) if name]
+    if schema:
+        agreed = Schema.load(schema)
+        used = {agreed.label, SPLIT, *agreed.columns, *named}
+        others = [name for name in next(read_tables(path)).columns if name not in used]
+        _say_left_out(dict.fromkeys(others, "is not in the schema"))
+    else:
+        agreed, left_out = alone(path, label=columns.label, without=[*named, *without])
+        _say_left_out(left_out)
+        kept = out.with_name(f"{out.stem}.schema.toml")
+        files.write(kept, agreed.toml())
+        click.echo(
+            f"no --schema: scales and categories are those of {path} alone, written to {kept}; "
+            "for several sites see 'fedgram schema'",
+            err=True,
+        )
+    data = dataset(agreed, read_tables(path), columns, grid)
+    save(out, data)
+    click.echo(f"{out}: {len(data)} samples, {data.x.shape[1]} features, {agreed.backbone}")
+
+
+def require_table(source: str) -> Path:
+    """Return the path of a table; other data are refused."""
+    path = Path(source)
+    if not is_table(path):
+        raise ConfigError(f"{source}: not a table; a schema is for .csv, .jsonl and .parquet files")
+    return path
+
+
+@main.group()
+def schema() -> None:
+    """Agree on what the columns of tables mean."""
+
+
+@schema.command()
+@click.argument("table")
+@click.option("-o", "--out", type=PATH, required=True, help="The .toml file to write.")
+@click.option("--label", default="label", show_default=True, help="Column of classes.")
+@click.option("--without", multiple=True, help="Column to leave out; may be repeated.")
+def draft(table: str, out: Path, label: str, without: tuple[str, ...]) -> None:
+    """Draft a schema from one table, for people to review.
+
+    The draft tells the names of the columns, the classes and categories that occur, each number's
+    range rounded outwards, and which columns have gaps. Make it from a table whose owner consents
+    to that, or write the schema from what is publicly known.
+
+    Example: fedgram schema draft north.csv --label outcome --without id -o draft.toml
+    """
+    path = require_table(table)
+    agreed, left_out = drafted(read_tables(path), label=label, without=without)
+    files.write(out, _HEADER.format(source=path.name) + agreed.toml())
+    _say_left_out(left_out)
+    click.echo(f"{out}: {len(agreed.columns)} columns, {len(agreed.classes)} classes; review it")
+
+
+@schema.command()
+@click.argument("schema", type=PATH)
+@click.argument("table")
+@click.option("--client", required=True, help="Name of this site.")
+@click.option("-o", "--out", type=PATH, required=True, help="File to write.")
+def measure(schema: Path, table: str, client: str, out: Path) -> None:
+    """Write this site's count, sum and sum of squares of each number.
+
+    The file may leave the site: it tells its mean and deviation of each column, and nothing of
+    single rows unless they are very few. Test rows (split 2), if any, stay out.
+
+    Example: fedgram schema measure draft.toml north.csv --client north -o north.moments
+    """
+    agreed = Schema.load(schema)
+    if not agreed.pending:
+        raise ConfigError(f"{schema}: every number has its mean and deviation; nothing to measure")
+    moments = measured(agreed, read_tables(require_table(table)))
+    codec.save(out, Measured(client=client, moments=moments))
+    rows = max(moments.count)
+    click.echo(f"{out}: {rows} rows of {client}, {out.stat().st_size} bytes")
+
+
+@schema.command()
+@click.argument("schema", type=PATH)
+@click.argument("moments", nargs=-1, required=True, type=PATH)
+@click.option("-o", "--out", type=PATH, required=True, help="The .toml file to write.")
+def settle(schema: Path, moments: tuple[Path, ...], out: Path) -> None:
+    """Put everybody's mean and deviation into the schema.
+
+    MOMENTS are the files of 'fedgram schema measure', in any order.
+
+    Example: fedgram schema settle draft.toml north.moments south.moments -o agreed.toml
+    """
+    agreed = Schema.load(schema)
+    total = joined(agreed, _measured(moments))
+    final = settled(agreed, total)
+    rows, clients = max(total.count), len(moments)
+    files.write(out, f"# Mean and deviation of {rows} rows of {clients} clients.\n" + final.toml())
+    click.echo(f"{out}: {rows} rows of {clients} clients, {final.backbone}")
+
+
+def _measured(paths: tuple[Path, ...]) -> Iterator[Measured]:
+    for path in paths:
+        part = codec.load(path)
+        if not isinstance(part, Measured):
+            raise DataError(f"{path}: not what 'fedgram schema measure' writes; make it again")
+        yield part
+
+
+def _say_left_out(columns: Mapping[str, str]) -> None:
+    for name, why in columns.items():
+        click.echo(f"left out: {name!r} {why}", err=True)

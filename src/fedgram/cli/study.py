@@ -1,0 +1,114 @@
+"""Whole tables of runs with one command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
+
+from fedgram.cli.root import main
+from fedgram.experiments.study.curves import costs, sensitivities
+from fedgram.experiments.study.make import State, make
+from fedgram.experiments.study.settings import load, preset, presets
+from fedgram.experiments.study.summary import Summary
+from fedgram.experiments.study.time_estimate import spoken
+from fedgram.report.charts.axes import wide
+from fedgram.report.charts.curves import Axis, curves, sensitivity
+from fedgram.runtime import files
+
+
+@main.command()
+@click.argument("name", required=False, metavar="[TABLE.toml|PRESET]")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the table.")
+@click.option("--source", "sources", multiple=True, metavar="[NAME=]FILE", help="Data to use.")
+@click.option("-m", "--method", "methods", multiple=True, help="Row to make; may be repeated.")
+@click.option(
+    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
+)
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Runs at a time; all processors.")
+@click.option("--estimate", is_flag=True, help="Tell how long it will take, and stop.")
+@click.option("--print", "printed", is_flag=True, help="Print the preset's TOML, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.pass_context
+def table(
+    context: click.Context,
+    name: str | None,
+    out: Path | None,
+    sources: tuple[str, ...],
+    methods: tuple[str, ...],
+    overrides: tuple[str, ...],
+    jobs: int | None,
+    estimate: bool,
+    printed: bool,
+    as_json: bool,
+) -> None:
+    """Make a table: data sets x partitions x client numbers x seeds x methods.
+
+    TABLE.toml is a file of yours or the name of a preset; without it the presets are listed. Runs
+    are recorded in the folder (tables/NAME unless -o names another), finished ones are not run
+    again, and table.txt, .md, .csv, .tex and .json are written anew after every run, figures at the
+    end. A table that was interrupted or killed goes on with the same command.
+
+    Example: fedgram table lambda-ablation --source CIFAR-100=cifar100.npz -o tables/lambda
+    """
+    if name is None:
+        click.echo("\n".join(presets()))
+        return
+    if printed:
+        click.echo(preset(name), nl=False)
+        return
+    settings = load(name, overrides, sources=sources, methods=methods)
+    folder = out or Path("tables") / Path(name).stem
+    with _progress() as show:
+        for state in make(settings, folder, jobs=jobs, only_estimate=estimate):
+            show(state)
+    if not estimate:
+        _draw(state.summary, folder)
+        file = "table.json" if as_json else "table.txt"
+        click.echo((folder / file).read_text(encoding="utf-8"), nl=False)
+        click.echo(f"table.txt, .md, .csv, .tex and .json are in {folder}", err=True)
+    context.exit(state.code)
+
+
+def _draw(summary: Summary, folder: Path) -> None:
+    """Draw accuracy against parameters and costs, where the table has them."""
+    for picture in sensitivities(summary):
+        places = [x for points in picture.lines.values() for x, _, _ in points]
+        logarithmic = min(places) > 0 and wide(places)
+        drawn = sensitivity(picture.title, picture.axis, picture.lines, logarithmic=logarithmic)
+        files.write(folder / f"table-{picture.name}.svg", drawn)
+    for picture in costs(summary):
+        axis = cast(Axis, picture.axis)
+        drawn = curves(picture.title, picture.lines, axis=axis, chosen=picture.chosen)
+        files.write(folder / f"table-{picture.name}.svg", drawn)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[State], None]]:
+    """Draw on standard error: a bar on a terminal, and news in any case."""
+    console = Console(stderr=True)
+    with Progress(
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("runs{task.fields[left]}"),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("", total=None, left="")
+
+        def show(state: State) -> None:
+            left = "" if state.left is None else f", {spoken(state.left)} left"
+            now = state.running[0] if state.running else ""
+            bar.update(task, completed=state.done, total=state.total, left=left, description=now)
+            if state.said:
+                console.print(state.said, markup=False, highlight=False, soft_wrap=True)
+
+        yield show

@@ -1,0 +1,1 @@
+"""Values that add, exactly, and what solves them."""

@@ -1,0 +1,221 @@
+"""Integer products at the speed of float BLAS, exact to the last bit.
+
+A float32 multiply-add of integers is exact while every partial sum stays within 2^24, a float64 one
+while it stays within 2^53. A block of rows whose every column has a sum of squares within the limit
+is safe: by Cauchy-Schwarz that sum bounds every partial sum of every entry of the block's Gram
+matrix, in any order of summation. So blocks are cut by that rule and their results are added up in
+int64.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from scipy.linalg import blas
+
+from fedgram.core.samples import Array, Integers
+from fedgram.errors import ExactnessError
+from fedgram.runtime import flops, memory
+
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+EXACT_UP_TO = {FLOAT32: 2**24, FLOAT64: 2**53}
+SHORTEST_FLOAT32_BLOCK = 512  # rows; below this the additions cost more than float32 gains
+MOST_BLOCK_ENTRIES = 2**22  # 16 MB in float32: the allocator reuses blocks of this size
+STRIP = 64  # rows of a triangle added at a time
+
+
+class Accumulator:
+    """A running Gram matrix and moment of the rows seen so far.
+
+    Memory is O(width squared) whatever the number of rows. Integer rows give int64 results that do
+    not depend on how the rows were batched; float rows (``bound=0``) give float64 results.
+    """
+
+    def __init__(self, width: int, classes: int, bound: int) -> None:
+        total = np.int64 if bound else np.float64
+        require_gram(width, classes)
+        self._bound = bound
+        self._dtype = block_dtype(bound)
+        # Sums of float32 blocks are kept in 32 bits while they fit: less memory to move.
+        narrow = bool(bound) and self._dtype == FLOAT32
+        self._square: Array = np.zeros((width, width), np.int32 if narrow else total)
+        self._most_blocks = 2**31 // EXACT_UP_TO[FLOAT32] - 1 if narrow else 2**62
+        self._room = self._most_blocks
+        self._gram: Array = np.zeros(width * (width + 1) // 2, total)
+        self._block_square = np.zeros((width, width), self._dtype, order="F")
+        self._moment: Array = np.zeros((width, classes), total)
+        if bound:
+            self_test(self._dtype)
+
+    def add(self, values: Array, codes: Integers) -> None:
+        """Add rows with their class codes."""
+        start = 0
+        for block in blocks(values, self._bound, self._dtype):
+            onehot = np.zeros((len(block), self._moment.shape[1]), self._dtype)
+            onehot[np.arange(len(block)), codes[start : start + len(block)]] = 1
+            start += len(block)
+            # Exact like the Gram: |sum of f| <= sum of f^2 for integers.
+            self._moment += multiplied(block.T, onehot).astype(self._moment.dtype)
+            self.add_block(block)
+
+    def add_block(self, block: Array) -> None:
+        """Add float rows to the Gram alone, whose columns' sums of squares stay in the limit."""
+        flops.add(len(block) * len(self._square) * (len(self._square) + 1))
+        self._block_square = _syrk(block, self._block_square)
+        self._add_upper(self._block_square.T)
+
+    def take(self) -> tuple[Array, Array]:
+        """Return the Gram's upper triangle, row by row, and the moment; start anew from zero."""
+        self._fold()
+        taken = self._gram, self._moment
+        self._gram, self._moment = (np.zeros(part.shape, part.dtype) for part in taken)
+        return taken
+
+    def _add_upper(self, upper: Array) -> None:
+        if not self._room:
+            self._fold()
+        self._room -= 1
+        total = self._square
+        for i in range(0, len(total), STRIP):  # strips: half the work, still in the cache
+            total[i : i + STRIP, i:] += upper[i : i + STRIP, i:].astype(total.dtype)
+
+    def _fold(self) -> None:
+        """Move the sums of blocks into the wide, packed total."""
+        start = 0
+        for i, row in enumerate(self._square):
+            self._gram[start : start + len(row) - i] += row[i:]
+            start += len(row) - i
+        self._square.fill(0)
+        self._room = self._most_blocks
+
+
+def require_gram(width: int, classes: int) -> None:
+    """Refuse a Gram matrix that would not fit in memory."""
+    memory.require(
+        24 * width**2 + 16 * width * classes,  # what is summed, and then solved
+        f"a Gram matrix of {width} features and {classes} classes",
+        "use a narrower lift or backbone",
+    )
+
+
+def block_dtype(bound: int) -> np.dtype[Any]:
+    """Return the float type in which blocks of integers up to `bound` are multiplied fastest."""
+    if bound and bound**2 * SHORTEST_FLOAT32_BLOCK <= EXACT_UP_TO[FLOAT32]:
+        return FLOAT32
+    return FLOAT64
+
+
+def blocks(values: Array, bound: int, dtype: np.dtype[Any]) -> Iterator[Array]:
+    """Cut rows into float blocks whose Gram matrices are exact, as long as the data allow."""
+    most = max(1, MOST_BLOCK_ENTRIES // max(1, values.shape[1]))
+    if not bound:
+        for start in range(0, len(values), most):
+            yield np.ascontiguousarray(values[start : start + most], dtype)
+        return
+    limit = EXACT_UP_TO[dtype]
+    always_safe = min(limit // bound**2, most)
+    pending: list[Array] = []
+    energy = np.zeros(values.shape[1], np.float64)  # column sums of squares, exact below 2^53
+    for start in range(0, len(values), always_safe):
+        rows = values[start : start + always_safe].astype(dtype)
+        more = np.einsum("ij,ij->j", rows, rows)
+        full = sum(map(len, pending)) + len(rows) > most
+        if pending and (full or (energy + more).max() > limit):
+            yield _joined(pending)
+            pending, energy = [], np.zeros_like(energy)
+        pending.append(rows)
+        energy += more
+    if pending:
+        yield _joined(pending)
+
+
+def product(values: Array, factors: Array, bound: int, *, longest: int = 0) -> Array:
+    """Return ``values @ factors`` for integers up to `bound`, exactly.
+
+    The factors are +1 and -1, or integers whose magnitudes add up to `longest` in the largest
+    column: no partial sum is larger than that times the bound.
+    """
+    reach = bound * (longest or values.shape[1])
+    dtype = FLOAT32 if reach <= EXACT_UP_TO[FLOAT32] else FLOAT64
+    if reach > EXACT_UP_TO[dtype]:
+        raise ExactnessError(
+            f"a product of {values.shape[1]} features up to {bound} would not be exact; "
+            "use fewer grid.bits"
+        )
+    self_test(dtype)
+    return multiplied(values.astype(dtype, copy=False), factors.astype(dtype, copy=False))
+
+
+@functools.cache
+def self_test(dtype: np.dtype[Any]) -> None:
+    """Refuse to go on where this machine's BLAS does not multiply integers exactly.
+
+    A BLAS in a reduced-precision mode (TF32, bfloat16) would break the promise silently. The test
+    block is close to the hardest the rule admits.
+    """
+    before = flops.total()
+    check(lambda rows: _syrk(rows, np.zeros((rows.shape[1],) * 2, dtype, order="F")).T, dtype)
+    check(lambda rows: multiplied(rows.T, rows), dtype)
+    # A lift multiplies larger integers by signs: the highest bits must survive too.
+    wide = np.random.default_rng(1).integers(0, EXACT_UP_TO[dtype] // 64, (64, 64), endpoint=True)
+    signs = np.where(np.random.default_rng(2).integers(0, 2, (64, 64)), 1, -1)
+    if not np.array_equal(multiplied(wide.astype(dtype), signs.astype(dtype)), wide @ signs):
+        raise _inexact(dtype)
+    flops.add(before - flops.total())  # nobody's work: whoever comes first would bear it
+
+
+def check(gram: Callable[[Array], Array], dtype: np.dtype[Any]) -> None:
+    """Compare a float Gram of one hard block with int64; raise `ExactnessError` if they differ."""
+    limit = EXACT_UP_TO[dtype]
+    rows, width = 1040, 96
+    top = int((limit // rows) ** 0.5)
+    whole = np.random.default_rng(0).integers(top - top // 8, top, (rows, width), endpoint=True)
+    whole[:, ::3] *= -1
+    whole[0] = top
+    upper = np.triu(gram(whole.astype(dtype)))
+    if not np.array_equal(upper.astype(np.int64), np.triu(whole.T @ whole)):
+        raise _inexact(dtype)
+
+
+def _inexact(dtype: np.dtype[Any]) -> ExactnessError:
+    return ExactnessError(
+        f"this machine's BLAS does not multiply {dtype.name} integers exactly "
+        "(a reduced-precision mode such as TF32 or bfloat16?); switch that mode off, or set "
+        "grid.bits = 'off' to give up exactness"
+    )
+
+
+def _syrk(block: Array, out: Array) -> Array:
+    """Return block' block with the lower triangle filled, in Fortran order, written to `out`."""
+    syrk = blas.ssyrk if block.dtype == FLOAT32 else blas.dsyrk
+    result: Array = syrk(1.0, block.T, beta=0.0, c=out, lower=1, overwrite_c=1)
+    return result
+
+
+def multiplied(left: Array, right: Array) -> Array:
+    """Return ``left @ right`` in C order, by the same BLAS as `_syrk`.
+
+    NumPy brings a BLAS of its own, whose idle threads would spin against this one's. Either may be
+    a transposed view.
+    """
+    gemm = blas.sgemm if left.dtype == FLOAT32 else blas.dgemm
+    flops.add(2 * left.shape[0] * left.shape[1] * right.shape[1])
+    # BLAS works in Fortran order: right' left' there is left right in C order. An operand that is
+    # contiguous the other way round is passed transposed instead of copied.
+    first, second = right.T, left.T
+    flip_first, flip_second = not first.flags.f_contiguous, not second.flags.f_contiguous
+    result: Array = gemm(
+        1.0,
+        first.T if flip_first else first,
+        second.T if flip_second else second,
+        trans_a=flip_first,
+        trans_b=flip_second,
+    )
+    return result.T
+
+
+def _joined(parts: list[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

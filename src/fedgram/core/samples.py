@@ -1,0 +1,258 @@
+"""Samples as methods see them: feature rows that know what they mean, and class labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgram.core.codec import register
+from fedgram.errors import DataError, MismatchError
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@register("Space/1")
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """What a feature vector means: two sites in the same space may add their statistics.
+
+    Parameters
+    ----------
+    width
+        Number of features.
+    unit
+        The real value of the stored number 1.
+    bound
+        Largest magnitude of a stored integer; 0 for plain float64 features.
+    inputs
+        Number of features of the backbone, before grid and lift.
+    clip
+        Where the grid clips, in units of a sample's RMS (of tables: in deviations); 0 where it
+        does not.
+    backbone
+        What made the vectors, as far as it is known: sites with different ones must not add up.
+    steps
+        How a vector came about, in order: input, grid, lift.
+
+    Examples
+    --------
+    >>> digits = Space(width=65, unit=6 / 127, bound=127, steps=("input(64)", "grid(8 bits)"))
+    >>> digits.exact, digits.most_samples
+    (True, 571850209985416)
+    """
+
+    width: int
+    unit: float = 1.0
+    bound: int = 0
+    inputs: int = 0
+    clip: float = 0.0
+    backbone: str = ""
+    steps: tuple[str, ...] = ()
+
+    @property
+    def image(self) -> tuple[int, ...]:
+        """Height, width and channels where the features are the pixels of images; else nothing."""
+        if self.width != self.inputs + 1:  # lifted
+            return ()
+        if found := re.fullmatch(r"image (\d+)x(\d+)x(\d+)", self.backbone):
+            return tuple(map(int, found.groups()))
+        if found := re.match(r"pixels:(\d+)\b", self.backbone):  # cells of an image, in color
+            return (int(found[1]), int(found[1]), 3)
+        return ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether features are integers, so that sums are exact to the bit."""
+        return self.bound > 0
+
+    @property
+    def most_samples(self) -> int:
+        """How many samples an exact total can hold before an entry might leave 64 bits."""
+        return (2**63 - 1) // self.bound**2 if self.exact else 2**63 - 1
+
+    def difference(self, other: Space) -> str:
+        """Say where two spaces part, for error messages."""
+        for ours, theirs in zip(self.steps, other.steps, strict=False):
+            if ours != theirs:
+                return f"{ours} and {theirs}"
+        if len(self.steps) != len(other.steps):
+            longer = max(self.steps, other.steps, key=len)
+            extra = longer[min(len(self.steps), len(other.steps))]
+            return f"{extra} on one side only"
+        return f"{self} and {other}"
+
+
+NOWHERE = Space(width=0)
+
+
+def pictured(height: int, width: int, channels: int) -> str:
+    """Return what to call the backbone of images whose pixels are taken as they are.
+
+    Examples
+    --------
+    >>> name = pictured(28, 28, 1)
+    >>> name, Space(width=785, inputs=784, backbone=name).image
+    ('image 28x28x1', (28, 28, 1))
+    """
+    return f"image {height}x{width}x{channels}"
+
+
+@register("Features/1")
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Rows of one space: small integers on the grid, or float64.
+
+    ``memo`` is None, or a dictionary in which lifts of these very rows may be kept by whoever
+    evaluates many models on them.
+
+    Examples
+    --------
+    >>> rows = Features(np.array([[2, -4]], dtype=np.int8), Space(width=2, unit=0.5, bound=127))
+    >>> rows.real()
+    array([[ 1., -2.]])
+    """
+
+    values: Array
+    space: Space
+    memo: dict[Any, Features] | None = field(default=None, metadata={"carried": False})
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or self.values.shape[1] != self.space.width:
+            raise DataError(
+                f"features of shape {self.values.shape} do not fit a space of width "
+                f"{self.space.width}"
+            )
+        bound = self.space.bound
+        if (
+            bound
+            and self.values.size
+            and not (-bound <= self.values.min() <= self.values.max() <= bound)
+        ):
+            raise DataError(f"stored features must lie within -{bound} and {bound}")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def real(self) -> Floats:
+        """Return the rows as float64 in real units (a typical entry is about 1)."""
+        real: Floats = self.values * np.float64(self.space.unit)
+        return real
+
+    def take(self, indices: Array | slice) -> Features:
+        """Return some of the rows."""
+        return Features(self.values[indices], self.space)
+
+
+@register("Labels/1")
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """One class per sample: codes into a list of class names.
+
+    Examples
+    --------
+    >>> Labels(np.array([1, 0]), ("cat", "dog")).onehot()
+    array([[0., 1.],
+           [1., 0.]])
+    """
+
+    codes: Integers
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        codes = self.codes
+        if len(set(self.classes)) < len(self.classes):
+            raise DataError("two classes have the same name; give every class its own")
+        if codes.ndim != 1 or not np.issubdtype(codes.dtype, np.integer):
+            raise DataError("labels must be one integer class code per sample")
+        if len(codes) and not (codes.min() >= 0 and codes.max() < len(self.classes)):
+            raise DataError(
+                f"labels run from {codes.min()} to {codes.max()}, but there are "
+                f"{len(self.classes)} classes (codes 0 to {len(self.classes) - 1})"
+            )
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def onehot(self, dtype: type[np.floating[Any]] = np.float64) -> Array:
+        """Return one row per sample with a 1 in the column of its class."""
+        rows = np.zeros((len(self.codes), len(self.classes)), dtype)
+        rows[np.arange(len(self.codes)), self.codes] = 1
+        return rows
+
+    def under(self, classes: tuple[str, ...]) -> Labels:
+        """Return the same labels as codes into another class list, which must hold all of them."""
+        used = {self.classes[code] for code in np.unique(self.codes)}
+        if used - set(classes):
+            names = ", ".join(sorted(used - set(classes)))
+            raise MismatchError(f"classes {names} are not among the shared ones; leave them out")
+        place = {name: code for code, name in enumerate(classes)}
+        codes = np.array([place.get(name, -1) for name in self.classes], np.int64)
+        return Labels(codes[self.codes], classes)
+
+    def take(self, indices: Array | slice) -> Labels:
+        """Return some of the labels."""
+        return Labels(self.codes[indices], self.classes)
+
+
+@register("Samples/1")
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Features with their labels.
+
+    Examples
+    --------
+    >>> space = Space(width=1, bound=127)
+    >>> rows = Features(np.array([[5], [6]], dtype=np.int8), space)
+    >>> both = Samples(rows, Labels(np.array([0, 1]), ("no", "yes")))
+    >>> len(both), len(both.take([0])), len(both + both)
+    (2, 1, 4)
+    """
+
+    features: Features
+    labels: Labels
+
+    def __post_init__(self) -> None:
+        if len(self.features) != len(self.labels):
+            raise DataError(
+                f"{len(self.features)} feature rows but {len(self.labels)} labels: "
+                "give one label per row"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Array | slice | Sequence[int]) -> Self:
+        """Return some of the samples."""
+        where = indices if isinstance(indices, slice) else np.asarray(indices, dtype=np.int64)
+        return replace(self, features=self.features.take(where), labels=self.labels.take(where))
+
+    def __add__(self, other: Samples) -> Samples:
+        if not len(other):
+            return self
+        return concatenate([self, other])
+
+    def remembering(self) -> Samples:
+        """Return the same samples with room to keep lifts of them."""
+        return replace(self, features=replace(self.features, memo={}))
+
+
+def concatenate(parts: Sequence[Samples]) -> Samples:
+    """Return all samples of several sets of one space and one class list."""
+    first = parts[0]
+    for part in parts[1:]:
+        if part.features.space != first.features.space:
+            detail = first.features.space.difference(part.features.space)
+            raise MismatchError(f"samples of different spaces: {detail}")
+        if part.labels.classes != first.labels.classes:
+            raise MismatchError("samples of different class lists")
+    return Samples(
+        Features(np.concatenate([p.features.values for p in parts]), first.features.space),
+        Labels(np.concatenate([p.labels.codes for p in parts]), first.labels.classes),
+    )

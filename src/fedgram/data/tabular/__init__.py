@@ -1,0 +1,1 @@
+"""Tables: columns, schemas, moments."""

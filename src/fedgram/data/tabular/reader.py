@@ -1,0 +1,225 @@
+"""Tables as files: rows of named columns, read some at a time."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram.core.samples import Array
+from fedgram.data.sources import TEST, TRAIN, VALID
+from fedgram.errors import DataError
+from fedgram.runtime.settings import propose
+
+ROWS_AT_A_TIME = 2**14  # bounds memory: a table may have millions of rows
+SPLIT = "split"  # the column that tells training from test rows, where there is one
+SPLITS = {"train": TRAIN, "valid": VALID, "val": VALID, "test": TEST}
+_SPLIT_WORDS = {**SPLITS, "0": TRAIN, "1": VALID, "2": TEST}
+_WHOLE_UP_TO = 2**53  # a float of this size is not a code with a needless point
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Table:
+    """Rows of a table, by columns.
+
+    Parameters
+    ----------
+    name
+        What to call it in messages.
+    columns
+        Each column's values, of equal number.
+    start
+        How many rows of the file come before these.
+
+    Examples
+    --------
+    >>> table = Table(name="ward.csv", columns={"age": ["61", ""], "sex": ["f", "m"]})
+    >>> len(table), table.column("age")
+    (2, ['61', ''])
+    >>> table.column("sexe")
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.DataError: ward.csv: there is no column 'sexe'; did you mean 'sex'?
+    """
+
+    name: str
+    columns: Mapping[str, Sequence[Any]]
+    start: int = 0
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def column(self, column: str) -> Sequence[Any]:
+        """Return the values of a column; one that is not there is refused by name."""
+        if column not in self.columns:
+            near = propose(column, self.columns)
+            raise DataError(f"{self.name}: there is no column {column!r}; {near}")
+        return self.columns[column]
+
+    def row(self, index: int) -> str:
+        """Say where a row is, for messages: rows count from 1, below the header."""
+        return f"{self.name}: row {self.start + index + 1}"
+
+    def words(self, column: str) -> list[str]:
+        """Return a column that must not have gaps, as texts."""
+        values = self.column(column)
+        for index, value in enumerate(values):
+            if value is None:
+                raise DataError(
+                    f"{self.row(index)} has no {column!r}; fill it in or remove the row"
+                )
+        return [str(value) for value in values]
+
+    def texts(self, column: str) -> list[str]:
+        """Return a column as texts without spaces around them, empty where there is nothing."""
+        values = self.column(column)
+        try:
+            return list(map(str.strip, values))
+        except TypeError:  # not all of them are texts
+            return [text(value) for value in values]
+
+    def names(self, column: str | None) -> Array | None:
+        """Return a column of names, where one is asked for."""
+        return None if column is None else np.array(self.words(column))
+
+    def split(self) -> Array | None:
+        """Return the code of each row's split, where the table has such a column."""
+        if SPLIT not in self.columns:
+            return None
+        words = self.words(SPLIT)
+        for index, word in enumerate(words):
+            if word not in _SPLIT_WORDS:
+                known = ", ".join(_SPLIT_WORDS)
+                raise DataError(f"{self.row(index)}: split {word!r} is none of {known}")
+        return np.array([_SPLIT_WORDS[word] for word in words])
+
+    def learnt(self) -> Array:
+        """Return which rows may be learnt from: all but those marked as test rows."""
+        split = self.split()
+        return np.ones(len(self), bool) if split is None else split != TEST
+
+
+def text(value: Any) -> str:
+    """Return a cell as a text, alike for the kinds of files; an absent one is the empty text.
+
+    Examples
+    --------
+    >>> [text(cell) for cell in (" f ", 2, 2.0, 2.5, True, None)]
+    ['f', '2', '2', '2.5', 'true', '']
+    """
+    if isinstance(value, str):
+        return value.strip()
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and math.isfinite(value) and abs(value) < _WHOLE_UP_TO:
+        return str(int(value)) if value == int(value) else repr(float(value))
+    return str(value)
+
+
+def read_table(path: Path) -> Table:
+    """Return all rows of a file."""
+    parts = list(read_tables(path))
+    columns = {
+        name: [value for part in parts for value in part.columns[name]] for name in parts[0].columns
+    }
+    return Table(name=str(path), columns=columns)
+
+
+def read_tables(path: Path, rows: int = ROWS_AT_A_TIME) -> Iterator[Table]:
+    """Yield the rows of a ``.csv``, ``.jsonl`` or ``.parquet`` file, some at a time."""
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    start = 0
+    for columns in _READERS[path.suffix](path, rows):
+        table = Table(name=str(path), columns=columns, start=start)
+        yield table
+        start += len(table)
+    if not start:
+        raise DataError(f"{path}: holds no rows")
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file of this name is read as a table."""
+    return path.suffix in _READERS
+
+
+Cells = Mapping[str, Sequence[Any]]
+
+
+def _csv(path: Path, rows: int) -> Iterator[Cells]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = (line for line in csv.reader(file) if line)
+            header = [name.strip() for name in next(lines, [])]
+            _refuse_twins(header, path)
+            checked = _of_length(lines, header, path)
+            while some := list(itertools.islice(checked, rows)):
+                yield dict(zip(header, map(list, zip(*some, strict=True)), strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as CSV ({error})") from error
+
+
+def _refuse_twins(header: Sequence[str], path: Path) -> None:
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise DataError(f"{path}: two columns are named {twice!r}; give each its own name")
+
+
+def _of_length(lines: Iterable[list[str]], header: list[str], path: Path) -> Iterator[list[str]]:
+    for number, line in enumerate(lines, 1):
+        if len(line) != len(header):
+            raise DataError(
+                f"{path}: row {number} has {len(line)} entries under {len(header)} columns; "
+                "repair it, or put texts that hold commas in quotes"
+            )
+        yield line
+
+
+def _jsonl(path: Path, rows: int) -> Iterator[Cells]:
+    # Read twice: a key may be absent from some lines, and the columns are those of all of them.
+    known = list(dict.fromkeys(key for entry in _json_lines(path) for key in entry))
+    entries = _json_lines(path)
+    while some := list(itertools.islice(entries, rows)):
+        yield {key: [entry.get(key) for entry in some] for key in known}
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if line.strip():
+                    yield dict(json.loads(line))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: cannot be read as JSON lines ({error})") from error
+
+
+def _parquet(path: Path, rows: int) -> Iterator[Cells]:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError(f"{path}: reading Parquet needs: pip install 'fedgram[tables]'") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            _refuse_twins(file.schema_arrow.names, path)
+            for batch in file.iter_batches(rows):
+                yield batch.to_pydict()
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{path}: cannot be read as Parquet ({error})") from error
+
+
+_READERS: Mapping[str, Callable[[Path, int], Iterator[Cells]]] = {
+    ".csv": _csv,
+    ".jsonl": _jsonl,
+    ".parquet": _parquet,
+}

@@ -1,0 +1,98 @@
+"""Make, renew and hand out the keys of a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fedgram.deploy.folders import Project, SiteFolder
+from fedgram.deploy.tls import SERVER_DAYS, Authority, Shown, node_pair
+from fedgram.errors import ConfigError
+from fedgram.runtime import files
+
+
+def make_keys(
+    project: Project,
+    *,
+    hosts: Sequence[str] = (),
+    days: int = SERVER_DAYS,
+    renew: bool = False,
+    authority: bool = False,
+) -> list[str]:
+    """Make what is missing, and say what was made; with `renew` the server's certificate too.
+
+    Parameters
+    ----------
+    project
+        Whose keys they are.
+    hosts
+        More names and addresses of the server; the one that sites are told is always among them.
+    days
+        How long the server's certificate is valid.
+    renew
+        Replace the server's certificate and key, which keeps its names. Sites notice nothing.
+    authority
+        Replace the authority as well. Every site then needs the new ``ca.crt``.
+    """
+    if authority and not renew:
+        raise ConfigError("--authority replaces what sites trust; say --renew with it")
+    made = []
+    new = authority or not _has_authority(project)
+    if new:
+        signer = Authority.create()
+        signer.save(project.authority)
+        made.append(f"{project.authority}: a new authority; keep ca.key apart")
+    missing = not all((project.server / name).exists() for name in ("server.pem", "server.key"))
+    if new or renew or missing:
+        signer = Authority.load(project.authority)
+        old = () if missing else Shown.load(project.server / "server.pem").hosts
+        issued = signer.issue([project.address.host, *hosts, *old], days=days)
+        files.write(project.server / "server.key", issued.key, private=True)
+        files.write(project.server / "server.pem", issued.certificate)
+        files.write(project.server / "ca.crt", signer.root)
+        made.append(f"{project.server}: a certificate until {issued.until:%Y-%m-%d}")
+    for site in project.sites:
+        made += _hand_out(project, site)
+    if not made:
+        until = Shown.load(project.server / "server.pem").until
+        raise ConfigError(
+            f"{project.folder}: the keys are there, the server's certificate until "
+            f"{until:%Y-%m-%d}; --renew replaces it"
+        )
+    return made
+
+
+def make_pair(site: SiteFolder, *, renew: bool = False) -> str:
+    """Make a site's key pair, and say so; an old one is replaced with `renew` alone."""
+    there = [path for path in (site.key, site.public_key) if path.exists()]
+    if there and not renew:
+        raise ConfigError(
+            f"{there[0]}: is there already; --renew replaces it, and the server must then be told "
+            "with 'fedgram federation register'"
+        )
+    private, public = node_pair(site.name)
+    files.write(site.key, private, private=True)
+    files.write(site.public_key, public)
+    return f"{site.folder}: a key pair"
+
+
+def renew_pairs(project: Project, names: Iterable[str]) -> list[str]:
+    """Replace the key pairs of these sites, and say so."""
+    sites = [SiteFolder.open(project.site(name).folder) for name in names]
+    return [make_pair(site, renew=True) for site in sites]
+
+
+def _has_authority(project: Project) -> bool:
+    """Whether there is one, be its key here or kept apart."""
+    return (project.authority / "ca.crt").exists() or (project.server / "ca.crt").exists()
+
+
+def _hand_out(project: Project, site: SiteFolder) -> list[str]:
+    """Give a site what it lacks; a public key that it sent is its own business."""
+    made = []
+    root = (project.server / "ca.crt").read_bytes()
+    if not site.root.exists() or site.root.read_bytes() != root:
+        files.write(site.root, root)
+        made.append(f"{site.root}: the server's root, for the site")
+    if not site.public_key.exists():
+        made.append(make_pair(site))
+    return made

@@ -1,0 +1,150 @@
+"""Who is in a federation's totals: to look up, to take out, and to let in again."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedgram.deploy.settings import Federation, read_federation
+from fedgram.engines.ledger_backed import publish
+from fedgram.errors import LedgerError, MismatchError
+from fedgram.experiments.record import NOTES, file_name, read_lines, read_object
+from fedgram.ledger.certificate import Certificate
+from fedgram.ledger.folder import Ledgers
+from fedgram.ledger.ledger import COHORT, Ledger, cohort
+from fedgram.runtime import files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """The server's folder as those see it who keep the account.
+
+    Parameters
+    ----------
+    folder
+        Where ``federation.toml`` and the ledgers are.
+    """
+
+    folder: Path
+
+    def status(self) -> dict[str, Any]:
+        """Return who is in, who is out, and how the last runs went."""
+        config, federation = read_federation(self.folder / "federation.toml")
+        with Ledgers(self.folder) as ledgers:
+            kept = [_account(name, ledger, federation) for name, ledger in ledgers]
+            out = ledgers.shut_out()
+        return {
+            "methods": list(config.methods),
+            "secure": config.engine.secure,
+            "sites": list(federation.sites),
+            "ledgers": kept,
+            "out": out,
+            "runs": [
+                self._run(path.parent)
+                for path in sorted((self.folder / "runs").glob("[0-9]*/course.json"))
+            ],
+        }
+
+    def publish(self, name: str | None, out: Path) -> dict[str, Any]:
+        """Solve a ledger's total as it is now, write the model, and record that it was made."""
+        config, _ = read_federation(self.folder / "federation.toml")
+        name = name or config.methods[0]
+        method = config.make(name)
+        with Ledgers(self.folder) as ledgers:
+            for ledger in ledgers.cohorts(there=config.engine.secure):
+                with suppress(MismatchError):  # contributions of another kind
+                    return publish(ledger, name, method, out)
+        raise LedgerError(f"{self.folder}: no ledger holds what {name} is made of; run it first")
+
+    def forget(self, client: str) -> list[Path]:
+        """Take a client out of every ledger, erase what it sent, and write certificates."""
+        # What is forgotten cannot be certified again.
+        files.require_writable(self.folder / "certificates" / "test")
+        written = []
+        with Ledgers(self.folder) as ledgers:
+            known = [ledger for _, ledger in ledgers if client in _known(ledger)]
+            if not known:
+                raise LedgerError(f"client {client}: nothing of it is here")
+            for ledger in known:
+                written.append(self.certify(_forgotten(ledger, client)))
+        return written
+
+    def certify(self, certificate: Certificate) -> Path:
+        """Write a certificate down; return where."""
+        folder = self.folder / "certificates"
+        number = len(list(folder.glob("*.json"))) + 1
+        path = folder / f"{file_name(certificate.client)}-{number}.json"
+        files.write(path, json.dumps(certificate.plain(), indent=2) + "\n")
+        return path
+
+    def admit(self, client: str) -> None:
+        """Let a client that has left, or was forgotten, take part in the next run."""
+        with Ledgers(self.folder) as ledgers:
+            out = [ledger for _, ledger in ledgers if client in ledger.shut_out()]
+            if not out:
+                raise LedgerError(f"client {client}: has neither left nor been forgotten")
+            for ledger in out:
+                ledger.admit(client)
+
+    def verify(self, certificate: Path | None = None) -> dict[str, str]:
+        """Recompute every total from what is stored; check a certificate too."""
+        shown = None if certificate is None else Certificate.read(read_object(certificate))
+        with Ledgers(self.folder) as ledgers:
+            digests = {name: ledger.verify() for name, ledger in ledgers}
+            if shown is not None and not any(_certified(ledger, shown) for _, ledger in ledgers):
+                raise LedgerError("the certificate is of no ledger here, or was changed")
+        return digests
+
+    def _run(self, path: Path) -> dict[str, Any]:
+        course = read_object(path / "course.json")
+        methods = {}
+        for name in course["runs"]:
+            done = path / f"{name}.done"
+            notes = read_lines(path / name / NOTES)
+            methods[name] = {
+                "done": done.is_file(),
+                "result": read_object(done) if done.is_file() else None,
+                "left_out": [note for note in notes if note["text"].startswith("left out")],
+            }
+        return {"run": path.name, "finished": course["finished"], "methods": methods}
+
+
+def _account(name: str, ledger: Ledger, federation: Federation) -> dict[str, Any]:
+    total, history = ledger.total, ledger.history()
+    together = cohort(ledger)
+    members = together or ledger.members
+    return {
+        "ledger": name,
+        "members": members,
+        "cohort": bool(together),
+        "missing": sorted(set(federation.sites) - set(members)),
+        "samples": total.count,
+        "classes": list(total.classes),
+        "total_digest": history[-1].total_digest,
+        "published": [event.detail for event in history if event.what == "publish"],
+    }
+
+
+def _known(ledger: Ledger) -> set[str]:
+    """Return the clients of whom a ledger holds something, alone or within a cohort."""
+    stored = {e.client for e in ledger.history() if e.client and e.what == "join"} - {COHORT}
+    return stored.union(cohort(ledger))
+
+
+def _forgotten(ledger: Ledger, client: str) -> Certificate:
+    """Forget a client; within a cohort the whole total goes, and must be summed again."""
+    if COHORT in ledger.members:
+        ledger.exclude(client)
+        return ledger.forget(COHORT)
+    return ledger.forget(client)
+
+
+def _certified(ledger: Ledger, certificate: Certificate) -> bool:
+    try:
+        ledger.verify(certificate)
+    except LedgerError:
+        return False
+    return True

@@ -1,0 +1,191 @@
+"""A federation's server: runs the methods of ``federation.toml``, and goes on after a crash.
+
+``runs/NNNN/METHOD`` is the record of a run, as ``fedgram run`` writes it; beside it a journal holds
+what sites have answered so far. A server that was killed finds both, and its ledgers, and finishes
+the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedgram.core import codec
+from fedgram.deploy.run_state import Course
+from fedgram.deploy.settings import Federation, plain_grid, read_federation, registered
+from fedgram.engines.remote.collector import Post
+from fedgram.engines.remote.contributions import Members
+from fedgram.engines.remote.enrollment import Roll
+from fedgram.engines.remote.messages import Terms
+from fedgram.engines.remote.replay_log import Journal
+from fedgram.engines.remote.server import Remote
+from fedgram.engines.remote.transport import Carrier
+from fedgram.errors import ConfigError, FederationError
+from fedgram.experiments.config import Config
+from fedgram.experiments.record import Record
+from fedgram.experiments.runner import Result, conduct, keeps_valid
+from fedgram.experiments.scores import Scorer
+from fedgram.federation.method import Method
+from fedgram.ledger.folder import Ledgers
+from fedgram.runtime import files
+
+SETTINGS = "federation.toml"
+LOCK = "serving.lock"
+_PATIENCE = 60.0  # seconds to wait for the end of another server
+Say = Callable[[str], None]
+
+
+def serve(carrier: Carrier, folder: Path, say: Say) -> Path:
+    """Run every method of the folder's ``federation.toml``; return where the records are."""
+    with alone(folder, carrier):
+        return _served(carrier, folder, say)
+
+
+@contextmanager
+def alone(folder: Path, carrier: Carrier) -> Iterator[None]:
+    """Let no second server work in a folder: one that lost its connection may still be there."""
+    end = carrier.now() + _PATIENCE
+    with (folder / LOCK).open("a") as file:
+        while not files.locked(file):
+            if carrier.now() >= end:
+                raise FederationError(f"{folder}: another server works there; wait for its end")
+            carrier.wait(1.0)
+        yield  # the lock goes with the file, and with this process
+
+
+def _served(carrier: Carrier, folder: Path, say: Say) -> Path:
+    config, federation = read_federation(folder / SETTINGS)
+    plan = [config.plain(), asdict(federation), version("fedgram")]
+    course = Course.begin(folder, codec.digest(plan), config.methods)
+    for name in config.methods:
+        if course.done(name):
+            continue
+        with Ledgers(folder) as ledgers:
+            run = _Run(
+                name=name,
+                method=config.make(name),
+                config=config,
+                federation=federation,
+                course=course,
+                ledgers=ledgers,
+                registered=registered(folder),
+                say=say,
+            )
+            result = run.conducted(carrier)
+        course.end(name, result.plain())
+        accuracy = result.accuracy["client_mean"]
+        say(f"{name}: accuracy {accuracy:.4f}, shared {result.shared_digest}")
+    course.finish()
+    return course.folder
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Run:
+    """One method on the sites that are there."""
+
+    name: str
+    method: Method
+    config: Config
+    federation: Federation
+    course: Course
+    ledgers: Ledgers
+    registered: Mapping[str, int]
+    say: Say
+
+    def conducted(self, carrier: Carrier) -> Result:
+        """Greet, fit, score, record and deliver."""
+        record = Record(self.course.record(self.name), self.config.about(self.name))
+
+        def note(client: str, text: str) -> None:
+            record.note(client, text)
+            self.say(f"{client}: {text}")
+
+        roll = Roll(
+            carrier,
+            self.federation,
+            listed=self.federation.sites,
+            shut_out=self.ledgers.shut_out(),
+            registered=self.registered,
+            classes=sorted({name for _, ledger in self.ledgers for name in ledger.total.classes}),
+            note=note,
+        )
+        terms = self._agreed(roll.assemble(self._terms()), roll)
+        post = Post(carrier, roll.node, self.federation, note)
+        engine = self._engine(post, roll, terms, record)
+        scorer = Scorer(self.method, None, terms.metrics, kept_valid=terms.kept_valid)
+        result = conduct(
+            self.method,
+            engine,
+            scorer,
+            name=self.name,
+            scoring=self.config.scoring,
+            record=record,
+        )
+        self._publish(result)
+        return result
+
+    def _terms(self) -> Terms:
+        kept_valid = keeps_valid(self.method) or self.config.data.reserve_valid
+        return Terms(
+            version=version("fedgram"),
+            run=self.course.runs[self.name],
+            seed=self.config.engine.seed,
+            method=self.name,
+            settings=asdict(self.method),  # type: ignore[call-overload]
+            grid=plain_grid(self.config.grid),
+            secure=self.config.engine.secure,
+            metrics=replace(self.config.metrics, whole=False),
+            kept_valid=kept_valid,
+            reserve_valid=self.config.data.reserve_valid,
+        )
+
+    def _agreed(self, terms: Terms, roll: Roll) -> Terms:
+        """Return the terms under the name of the run that these sites, with these samples, have."""
+        party = codec.digest([replace(terms, run=""), roll.fingerprints])
+        return replace(terms, run=self.course.run(self.name, party))
+
+    def _engine(self, post: Post, roll: Roll, terms: Terms, record: Record) -> Remote:
+        journal = Journal(self.course.journal(self.name))
+        names = list(roll.greetings)
+        if self.config.engine.secure:
+            return self._masked(post, names, terms, journal, record)
+        private, prints = self.config.engine.private, roll.fingerprints
+        return Remote(
+            post,
+            names,
+            terms,
+            journal,
+            members=None if private else lambda kind: Members(self.ledgers.of(kind), prints),
+            private=private,
+            on_ask=record.ask,
+        )
+
+    def _masked(
+        self, post: Post, names: list[str], terms: Terms, journal: Journal, record: Record
+    ) -> Remote:
+        try:
+            from fedgram.engines.remote.secure_server import MaskedRemote
+        except ImportError as error:
+            raise ConfigError("secure sums need: pip install 'fedgram[secure]'") from error
+        return MaskedRemote(
+            post,
+            names,
+            terms,
+            journal,
+            members=lambda kind: Members(self.ledgers.of(kind, cohort=True), {}),
+            threshold=self.config.engine.threshold,
+            on_ask=record.ask,
+        )
+
+    def _publish(self, result: Result) -> None:
+        """Say in the ledgers which model was made of their totals, once."""
+        model = str(self.course.folder / self.name / "shared.safetensors")
+        said: dict[str, Any] = {"shared_digest": result.shared_digest, "model": model}
+        for ledger in self.ledgers.used:
+            before = [event.detail for event in ledger.history() if event.what == "publish"]
+            if result.shared_digest and not any(said.items() <= d.items() for d in before):
+                ledger.publish(**said)

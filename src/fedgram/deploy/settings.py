@@ -1,0 +1,169 @@
+"""The files of a real federation: ``federation.toml`` at the server, ``site.toml`` at a site."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedgram.engines.remote.collector import Policy
+from fedgram.engines.remote.site import Accept
+from fedgram.errors import ConfigError, DataError
+from fedgram.experiments import config as configuration
+from fedgram.experiments.config import Config, Data
+from fedgram.experiments.record import read_object
+from fedgram.features.grid import Grid
+from fedgram.runtime.settings import build, propose
+
+NODES = "nodes.json"  # which node is which site, by their registered keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation(Policy):
+    """Who takes part, and when an exchange ends.
+
+    Parameters
+    ----------
+    sites
+        Names of the sites that may take part; none given, anybody who comes.
+    """
+
+    sites: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raw:
+    """Images, texts or vectors that a site turns into features itself.
+
+    Parameters
+    ----------
+    source
+        As of ``fedgram features``: a folder of images, a table, ...
+    backbone
+        What makes the features; by default one that fits.
+    weights
+        File of its weights, where it needs one.
+    text, label
+        Columns of texts and classes in a table.
+    """
+
+    source: str
+    backbone: str = ""
+    weights: str = ""
+    text: str = ""
+    label: str = "label"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSettings:
+    """What a site says of itself.
+
+    Parameters
+    ----------
+    name
+        Unique in the federation.
+    folder
+        Where ``site.toml`` is; cache and models are written beside it.
+    data
+        Where its samples are and how they are split, as of ``fedgram run``.
+    share
+        Of which dealt client this site is, to try things out on one data set; None for all of it.
+    grid
+        What its features are put on.
+    features
+        What to make features of first, where there are none yet.
+    accept
+        What the site agrees to.
+    """
+
+    name: str
+    folder: Path
+    data: Data = field(default_factory=Data)
+    share: int | None = None
+    grid: Grid = field(default_factory=Grid)
+    features: Raw | None = None
+    accept: Accept = field(default_factory=Accept)
+
+
+def read_federation(path: Path) -> tuple[Config, Federation]:
+    """Return the settings of a federation's server."""
+    settings = configuration.read_toml(path)
+    table = settings.pop("federation", {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: [federation] is a table")
+    config = configuration.read(settings)
+    for name in config.methods:
+        if name.endswith(".py"):
+            raise ConfigError(f"{path}: method {name!r} is a file; only fedgram's own run at sites")
+    federation: Federation = build(Federation, table, "federation")
+    return config, federation
+
+
+def read_site(path: Path) -> SiteSettings:
+    """Return the settings of a site; files are found from where ``site.toml`` is.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "site.toml"
+    ...     _ = path.write_text('name = "north"')
+    ...     read_site(path).data.source
+    'digits'
+    """
+    settings = configuration.read_toml(path)
+    known = ("version", "name", "share", "data", "grid", "features", "accept")
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"{path}: {key} is not a setting; {propose(key, known)}")
+    name, share = settings.get("name"), settings.get("share")
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f'{path}: it has no name; write name = "..."')
+    if share is not None and (not isinstance(share, int) or isinstance(share, bool) or share < 0):
+        raise ConfigError(f"{path}: share = {share!r}: a whole number from 0 is wanted")
+    folder = path.resolve().parent
+    data = _table(settings, "data", path)
+    raw = _table(settings, "features", path)
+    if isinstance(data.get("source"), str):
+        data["source"] = found(data["source"], folder)
+    return SiteSettings(
+        name=name,
+        folder=folder,
+        data=build(Data, data, "data"),
+        share=share,
+        grid=build(Grid, _table(settings, "grid", path), "grid"),
+        features=build(Raw, raw, "features") if raw else None,
+        accept=build(Accept, _table(settings, "accept", path), "accept"),
+    )
+
+
+def registered(folder: Path) -> dict[str, int]:
+    """Return the node that each site's key belongs to; none where keys are not asked for."""
+    path = folder / NODES
+    if not path.is_file():
+        return {}
+    try:
+        return {name: int(entry["node"]) for name, entry in read_object(path).items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path}: not a list of registered sites ({error}); remove it and the server's "
+            "state.db, and register them again"
+        ) from error
+
+
+def found(source: str, folder: Path) -> str:
+    """Return a source as a path from here, where it is one from there."""
+    path = folder / source
+    return str(path) if path.exists() else source
+
+
+def plain_grid(grid: Grid) -> dict[str, Any]:
+    """Return the settings of a grid as both sides compare them."""
+    return {**asdict(grid), "clip": grid.reach}
+
+
+def _table(settings: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    table = settings.get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: [{name}] is a table")
+    return dict(table)

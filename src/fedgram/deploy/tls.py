@@ -1,0 +1,229 @@
+"""An authority of one's own, the server's certificate, and a key pair for every site.
+
+Connections are encrypted and the server shows a certificate that the federation's own authority
+signed. Sites show that they hold a private key whose public part the server was told of. All of it
+is made by the package `cryptography`: neither openssl nor ssh-keygen has to be there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedgram.errors import ConfigError, DataError
+from fedgram.runtime import files
+
+AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
+# The server's own processes, and who watches it on its machine, come by these.
+HERE = ("localhost", "127.0.0.1", "::1")
+_SKEW = timedelta(hours=1)  # for sites whose clocks are late
+
+
+@dataclass(frozen=True, kw_only=True)
+class Authority:
+    """Who signs the server's certificate: a certificate that sites trust, and its private key.
+
+    Examples
+    --------
+    >>> authority = Authority.create()
+    >>> server = authority.issue(["fl.example.org"])
+    >>> server.certificate.splitlines()[0]
+    b'-----BEGIN CERTIFICATE-----'
+    """
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def create(cls, *, days: int = AUTHORITY_DAYS) -> Authority:
+        """Return a new authority."""
+        key = ec.generate_private_key(ec.SECP384R1())
+        name = _named("fedgram federation authority")
+        signs = _usage(key_cert_sign=True, crl_sign=True)
+        built = (
+            _builder(key, name, issuer=name, until=_now() + timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(signs, critical=True)
+        )
+        return cls(certificate=built.sign(key, hashes.SHA384()), key=key)
+
+    @classmethod
+    def load(cls, folder: Path) -> Authority:
+        """Return the authority that `save` wrote into a folder."""
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+            key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        except OSError as error:
+            raise ConfigError(
+                f"{error.filename}: cannot be read ({error.strerror}); bring the authority's files "
+                "back for as long as it signs, or make a new one with --authority"
+            ) from error
+        except (ValueError, TypeError) as error:
+            raise DataError(
+                f"{folder}: not an authority's certificate and key ({error}); bring back the right "
+                "files, or make a new one with --authority"
+            ) from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or (
+            key.public_key() != certificate.public_key()
+        ):
+            raise DataError(f"{folder}: ca.key is not the key of ca.crt; bring back the right one")
+        return cls(certificate=certificate, key=key)
+
+    def save(self, folder: Path) -> None:
+        """Write certificate and key; who has the key can pass for the server."""
+        files.write(folder / "ca.key", _private(self.key), private=True)
+        files.write(folder / "ca.crt", self.root)
+
+    @property
+    def root(self) -> bytes:
+        """What sites need to know the server by."""
+        return bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, hosts: Iterable[str], *, days: int = SERVER_DAYS) -> Issued:
+        """Return a new key and its certificate for a server that goes by these names.
+
+        Parameters
+        ----------
+        hosts
+            Domain names and IP addresses; this machine's own are always among them.
+        days
+            How long it is valid; not longer than the authority.
+        """
+        end = self.certificate.not_valid_after_utc
+        if end <= _now():
+            raise ConfigError(
+                f"the authority's certificate ended on {end:%Y-%m-%d}; make a new one with "
+                "--renew --authority"
+            )
+        key = ec.generate_private_key(ec.SECP384R1())
+        names = list(dict.fromkeys([*hosts, *HERE]))
+        until = min(_now() + timedelta(days=days), end)
+        subject = _named(names[0][:64])  # what the standard allows; names are read from below
+        issuer = self.certificate.subject
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        built = (
+            _builder(key, subject, issuer=issuer, until=until)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(digital_signature=True), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(map(_host, names)), critical=False)
+            .add_extension(signer, critical=False)
+        )
+        certificate = built.sign(self.key, hashes.SHA384())
+        shown = certificate.public_bytes(serialization.Encoding.PEM)
+        return Issued(certificate=shown, key=_private(key), until=until)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Issued:
+    """A server's certificate and private key, as PEM, and the last moment they are good for."""
+
+    certificate: bytes
+    key: bytes
+    until: datetime
+
+
+def node_pair(name: str) -> tuple[bytes, bytes]:
+    """Return a site's private and public key, in OpenSSH's formats, which Flower reads.
+
+    Examples
+    --------
+    >>> private, public = node_pair("north")
+    >>> public.split()[0], public.split()[2]
+    (b'ecdsa-sha2-nistp384', b'north')
+    """
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return private, public + b" " + name.encode() + b"\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What a server's certificate says: by which names it goes, and until when."""
+
+    hosts: tuple[str, ...]
+    until: datetime
+
+    @classmethod
+    def load(cls, path: Path) -> Shown:
+        """Return what a certificate file says."""
+        try:
+            certificate = x509.load_pem_x509_certificate(path.read_bytes())
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}); make the keys") from error
+        except (ValueError, x509.ExtensionNotFound) as error:
+            raise DataError(f"{path}: not a server's certificate ({error}); --renew it") from error
+        hosts = tuple(str(name.value) for name in names.value)
+        return cls(hosts=hosts, until=certificate.not_valid_after_utc)
+
+
+def _host(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(name.encode("idna").decode("ascii"))
+    except UnicodeError as error:
+        raise ConfigError(f"{name!r} is neither a host name nor an IP address") from error
+
+
+def _builder(
+    key: ec.EllipticCurvePrivateKey, subject: x509.Name, *, issuer: x509.Name, until: datetime
+) -> x509.CertificateBuilder:
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_now() - _SKEW)
+        .not_valid_after(until)
+        .add_extension(own, critical=False)
+    )
+
+
+def _usage(**used: bool) -> x509.KeyUsage:
+    """Return what a key is for; everything not named it is not for."""
+    kinds = (
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+    )
+    chosen: dict[str, Any] = {kind: used.get(kind, False) for kind in kinds}
+    return x509.KeyUsage(**chosen)
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)  # certificates count seconds

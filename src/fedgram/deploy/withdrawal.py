@@ -1,0 +1,106 @@
+"""Leaving a secure sum: the site itself hands over what must be taken off, and signs it.
+
+Under masks a server has only the total of a cohort, so it cannot take anybody out alone. A
+withdrawal shows the server this one site's sums. Where that is not wanted, forget the site instead:
+the whole total goes, and the others are summed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedgram.core import codec
+from fedgram.core.statistics import Statistics
+from fedgram.deploy.folders import Project, SiteFolder
+from fedgram.deploy.settings import read_site
+from fedgram.deploy.site import site_of
+from fedgram.engines.remote.site import fingerprint, under
+from fedgram.engines.remote.validation import require_possible
+from fedgram.errors import ConfigError, DataError, LedgerError, PrivacyError
+from fedgram.experiments.record import read_object
+from fedgram.federation.client import Client
+from fedgram.federation.method import make
+from fedgram.ledger.certificate import Certificate
+from fedgram.ledger.folder import Ledgers
+from fedgram.ledger.ledger import COHORT, cohort
+
+_SIGNED = ec.ECDSA(hashes.SHA384())
+
+
+@codec.register("Withdrawal/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Withdrawal:
+    """What a site takes out of a cohort's total, with its signature."""
+
+    client: str
+    statistics: Statistics
+    signature: str = ""
+
+    def signed_part(self) -> bytes:
+        """Return what is signed."""
+        return b"fedgram withdrawal\n" + codec.digest([self.client, self.statistics]).encode()
+
+
+def withdraw(site: SiteFolder, method: str) -> Withdrawal:
+    """Return a site's signed withdrawal of what it contributed to a method's total."""
+    settings = read_site(site.settings)
+    path = settings.folder / "models" / f"{method}.json"
+    if not path.is_file():
+        raise ConfigError(f"{path}: not there; this site has not taken part in {method}")
+    card = read_object(path)
+    samples, classes = site_of(settings), tuple(card["classes"])
+    if fingerprint(samples, reserve_valid=card["reserve_valid"]) != card["fingerprint"]:
+        raise DataError(
+            f"{settings.name}: the samples are others than those that were contributed; restore "
+            "them, or ask the server to forget this site and to sum again"
+        )
+    step = getattr(make(method, card["settings"]), "statistics", None)
+    if step is None:
+        raise ConfigError(f"method {method!r} sends no statistics")
+    client = Client(
+        id=settings.name,
+        train=under(samples.train, classes),
+        valid=under(samples.valid, classes),
+        reserve_valid=card["reserve_valid"],
+    )
+    unsigned = Withdrawal(client=settings.name, statistics=step(client, None))
+    key = serialization.load_ssh_private_key(site.key.read_bytes(), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{site.key}: not the key of a site; see 'fedgram federation keys'")
+    signature = key.sign(unsigned.signed_part(), _SIGNED).hex()
+    return Withdrawal(client=unsigned.client, statistics=unsigned.statistics, signature=signature)
+
+
+def accept(project: Project, path: Path) -> Certificate:
+    """Take a withdrawal off the cohort it was in, after checking whose it is."""
+    withdrawal = codec.load(path)
+    if not isinstance(withdrawal, Withdrawal):
+        raise DataError(f"{path}: not a withdrawal; make one with 'fedgram federation withdraw'")
+    _require_signed(project, withdrawal)
+    client, part = withdrawal.client, withdrawal.statistics
+    require_possible(part, part, classes=part.classes)
+    with Ledgers(project.server) as ledgers:
+        for _, ledger in ledgers:
+            names = cohort(ledger)
+            if client in names and ledger.space == part.space:
+                rest = [name for name in names if name != client]
+                return ledger.withdraw(client, part, within=COHORT, tag="\n".join(rest))
+    raise LedgerError(f"client {client}: in no total of a secure sum here, or withdrawn already")
+
+
+def _require_signed(project: Project, withdrawal: Withdrawal) -> None:
+    site = project.site(withdrawal.client)
+    try:
+        key = serialization.load_ssh_public_key(site.public_key.read_bytes())
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise ConfigError(f"{site.public_key}: not the key of a site")
+        key.verify(bytes.fromhex(withdrawal.signature), withdrawal.signed_part(), _SIGNED)
+    except (InvalidSignature, ValueError) as error:
+        raise PrivacyError(
+            f"the withdrawal is not signed by {withdrawal.client}; nothing was changed"
+        ) from error

@@ -1,0 +1,81 @@
+"""A federation that has answered already: its sum is a ledger's total."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram.core import codec
+from fedgram.core.statistics import Statistics
+from fedgram.errors import ConfigError, PrivacyError
+from fedgram.federation.method import Method, Published, shared_digest
+from fedgram.federation.protocol import Reply, Step, Total, step_name
+from fedgram.ledger.ledger import Ledger
+from fedgram.runtime import files
+
+
+class Ledgered:
+    """Lets a method that asks for one sum of statistics be fitted on a total kept elsewhere.
+
+    Parameters
+    ----------
+    total
+        The sum that clients would have sent.
+    members
+        Their names.
+    """
+
+    def __init__(self, total: Statistics, members: Sequence[str]) -> None:
+        self._total = total
+        self._members = members
+        self._answered = False
+
+    @property
+    def clients(self) -> Sequence[str]:
+        return sorted(self._members)
+
+    @property
+    def private(self) -> bool:
+        return True
+
+    @property
+    def rng(self) -> np.random.Generator:
+        return np.random.default_rng(0)
+
+    def sum(
+        self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
+    ) -> Total:
+        if self._answered or broadcast is not None or clients is not None:
+            raise ConfigError(
+                f"a ledger's total answers one sum over all members; expected no more, got "
+                f"{step_name(step)}; a ridge head is valid at once (afl, or logistic with "
+                "exchanges=0); run logistic, auto and the like again with the sites present"
+            )
+        self._answered = True
+        return self._total  # type: ignore[return-value]  # a method's one sum is of statistics
+
+    def gather(
+        self, step: Step[Reply], broadcast: Any = None, *, clients: Iterable[str] | None = None
+    ) -> Iterator[tuple[str, Reply]]:
+        raise PrivacyError(
+            f"a total holds no single client's reply to {step_name(step)}; use a method that "
+            "needs sums only"
+        )
+
+
+def publish(ledger: Ledger, name: str, method: Method, out: Path) -> dict[str, Any]:
+    """Solve a ledger's total with a method, write what is shared, and record that it was made."""
+    total = ledger.total
+    shared = next(iter(method.fit(Ledgered(total, ledger.members))))
+    digest = shared_digest(method, shared)
+    if digest is None:
+        raise ConfigError(f"method {name!r} shares nothing; use afl, fedhip or apfl")
+    settings = asdict(method)  # type: ignore[call-overload]
+    published = Published(method=name, settings=settings, shared=shared)
+    with files.staged(out, codec.encode(published)):  # both or neither
+        ledger.publish(shared_digest=digest, model=str(out), total_digest=total.digest())
+    return {"method": name, "samples": total.count, "shared_digest": digest, "model": str(out)}

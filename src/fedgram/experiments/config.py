@@ -1,0 +1,229 @@
+"""A run's configuration: TOML tables made into dataclasses; unknown keys are errors."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fedgram.data.plan import Plan
+from fedgram.errors import ConfigError
+from fedgram.experiments.record import Record
+from fedgram.experiments.runner import Result, Scoring, run
+from fedgram.features.grid import Grid
+from fedgram.federation.federated_dataset import Sites
+from fedgram.federation.method import Method, find, make, names, parameters
+from fedgram.federation.scoring import Metrics
+from fedgram.runtime.settings import build, propose
+
+VERSION = 1
+OnReply = Callable[[str, int, int], None]
+OnRound = Callable[[int], None]
+DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl", "auto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Plan):
+    """Where the samples come from, and how they are dealt."""
+
+    source: str = "digits"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How the federation is carried.
+
+    Parameters
+    ----------
+    workers
+        Number of clients that compute at the same time.
+    private
+        Let the server see sums only, as under secure sums.
+    seed
+        From which the methods' randomness is drawn.
+    dropout
+        Chance that a client which is asked in training does not answer.
+    secure
+        Sum under masks, so that the server cannot see more than sums; private by that.
+    threshold
+        Of a secure sum: more than this share of the clients must stay to its end.
+    """
+
+    workers: int = 1
+    private: bool = False
+    seed: int = 0
+    dropout: float = 0.0
+    secure: bool = False
+    threshold: float = 2 / 3
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.threshold < 1:
+            raise ConfigError(f"engine.threshold = {self.threshold}: use 0.5 <= share < 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings of a run.
+
+    Examples
+    --------
+    >>> config = read({"data": {"clients": 5}, "methods": ["afl"]})
+    >>> config.data.clients, config.methods
+    (5, ('afl',))
+    >>> read({"data": {"client": 5}})
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.ConfigError: data.client is not a setting; did you mean 'clients'?
+    """
+
+    data: Data = Data()
+    grid: Grid = Grid()
+    engine: Engine = Engine()
+    metrics: Metrics = Metrics()
+    scoring: Scoring = Scoring()
+    methods: tuple[str, ...] = DEFAULT_METHODS
+    every: Mapping[str, Any] = field(default_factory=dict)
+    method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def make(self, name: str) -> Method:
+        """Return the method of this name with its settings, and those of every method."""
+        has = {parameter.name for parameter in parameters(find(name))}
+        common = {key: value for key, value in self.every.items() if key in has}
+        return make(name, {**common, **self.method.get(name, {})})
+
+    def about(self, name: str) -> dict[str, Any]:
+        """Return what the record of a run of this method says of it."""
+        parameters = asdict(self.make(name))  # type: ignore[call-overload]
+        return {"method": name, "parameters": parameters, "config": self.plain()}
+
+    def run(
+        self,
+        name: str,
+        everybody: Sites,
+        *,
+        record: Record,
+        on_reply: OnReply | None = None,
+        on_round: OnRound | None = None,
+    ) -> Result:
+        """Run the method of this name on a federation with these settings."""
+        return run(
+            self.make(name),
+            everybody,
+            name=name,
+            seed=self.engine.seed,
+            workers=self.engine.workers,
+            private=self.engine.private,
+            dropout=self.engine.dropout,
+            threshold=self.engine.threshold if self.engine.secure else None,
+            metrics=self.metrics,
+            scoring=self.scoring,
+            record=record,
+            on_reply=on_reply,
+            on_round=on_round,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Return the settings as they would stand in a TOML file."""
+        return {
+            "version": VERSION,
+            "data": asdict(self.data),
+            "grid": asdict(self.grid),
+            "engine": asdict(self.engine),
+            "metrics": asdict(self.metrics),
+            "scoring": asdict(self.scoring),
+            "methods": list(self.methods),
+            "every": dict(self.every),
+            "method": {name: dict(values) for name, values in self.method.items()},
+        }
+
+
+def read(settings: Mapping[str, Any]) -> Config:
+    """Return the configuration of nested plain settings; wrong ones are refused by name."""
+    known = ["version", *(f.name for f in fields(Config))]
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"{key} is not a setting; {propose(key, known)}")
+    version = settings.get("version", VERSION)
+    if version != VERSION:
+        raise ConfigError(
+            f"the configuration is of version {version}, this fedgram reads {VERSION}; "
+            "upgrade fedgram"
+        )
+    grid = settings.get("grid", {})
+    tables = {
+        "data": Data,
+        "grid": Grid,
+        "engine": Engine,
+        "metrics": Metrics,
+        "scoring": Scoring,
+    }
+    values = {**settings, "grid": {"bits": grid} if isinstance(grid, str | int) else grid}
+    built = {
+        name: build(kind, _table(values.get(name, {}), name), name) for name, kind in tables.items()
+    }
+    method = {
+        name: _table(table, f"method.{name}")
+        for name, table in _table(settings.get("method", {}), "method").items()
+    }
+    methods = settings.get("methods", list(DEFAULT_METHODS))
+    if not isinstance(methods, list) or not methods or not all(isinstance(m, str) for m in methods):
+        raise ConfigError("methods: a list of names is wanted, such as ['afl', 'apfl']")
+    every = _table(settings.get("every", {}), "every")
+    config = Config(**built, methods=tuple(dict.fromkeys(methods)), every=every, method=method)
+    for key in every:
+        has = sorted({p.name for name in names() for p in parameters(find(name))})
+        if key not in has:
+            raise ConfigError(f"every.{key} is a parameter of no method; {propose(key, has)}")
+    for name in {*config.methods, *config.method}:
+        config.make(name)
+    return config
+
+
+def load(path: Path | None, overrides: Iterable[str] = (), methods: Iterable[str] = ()) -> Config:
+    """Return the configuration of a TOML file, changed by ``key=value`` texts."""
+    settings = read_toml(path) if path else {}
+    for text in overrides:
+        override(settings, text)
+    if chosen := list(methods):
+        settings["methods"] = chosen
+    return read(settings)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML ({error}); the README has an example") from error
+
+
+def override(settings: dict[str, Any], text: str) -> None:
+    """Change nested settings by one ``key=value`` text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r}: write key=value, such as data.clients=50")
+    *tables, last = [part.strip() for part in key.split(".")]
+    node = settings
+    for name in tables:
+        node = node.setdefault(name, {})
+        if not isinstance(node, dict):
+            raise ConfigError(f"--set {text!r}: {name} is a value, not a table")
+    node[last] = _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    """Read a TOML value; what is none is a plain string, so that quotes may be left out."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _table(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} = {value!r}: a table is wanted, such as {name}.key = value")
+    return value

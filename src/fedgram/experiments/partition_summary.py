@@ -1,0 +1,148 @@
+"""How many samples of each class each client was dealt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Literal
+
+import numpy as np
+
+from fedgram.core.samples import Integers, Samples
+from fedgram.data.partition import Share
+from fedgram.data.sources import Dataset
+from fedgram.federation.federated_dataset import Sites
+
+FORMAT = 1
+Part = Literal["train", "valid", "test"]
+Counts = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientCounts:
+    """One client's samples, by class."""
+
+    client: str
+    holdout: bool
+    train: Counts
+    valid: Counts
+    test: Counts
+
+    @property
+    def classes(self) -> int:
+        """Number of classes among the training samples."""
+        return sum(count > 0 for count in self.train)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dealt:
+    """Everybody's samples, by class: what a partition looks like.
+
+    Class counts tell what a client has. A federation that hides that has none.
+
+    Examples
+    --------
+    >>> from fedgram.data.partition import deal
+    >>> from fedgram.data.plan import Plan
+    >>> from fedgram.data.sources import load
+    >>> digits = load("digits")
+    >>> dealt = shares_dealt(digits, deal(digits, Plan(clients=5, partition="shards")))
+    >>> dealt.clients[0].client, dealt.clients[0].train
+    ('c0', (0, 0, 0, 135, 1, 134, 0, 0, 0, 0))
+    >>> dealt.summary()["train"]
+    {'min': 269, 'median': 269, 'max': 270, 'total': 1347}
+    """
+
+    classes: tuple[str, ...]
+    clients: tuple[ClientCounts, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the counts as plain numbers and texts, for JSON."""
+        clients = [{**asdict(c), **_listed(c)} for c in self.clients]
+        return {"format": FORMAT, "classes": list(self.classes), "clients": clients}
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Dealt:
+        """Return the counts that `plain` gave; what is none raises ValueError."""
+        if plain.get("format") != FORMAT:
+            raise ValueError(f"it is of format {plain.get('format')}, this fedgram reads {FORMAT}")
+        try:
+            classes = tuple(str(name) for name in plain["classes"])
+            clients = tuple(_client(entry, len(classes)) for entry in plain["clients"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"it lacks {error}") from error
+        if not classes or not clients:
+            raise ValueError("it has no classes or no clients")
+        return cls(classes=classes, clients=clients)
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Return the smallest, median and largest client, by samples and by classes."""
+        sizes = {
+            part: [sum(getattr(client, part)) for client in self.clients]
+            for part in ("train", "valid", "test")
+        }
+        told = {part: {**_spread(found), "total": sum(found)} for part, found in sizes.items()}
+        return {**told, "classes": _spread([client.classes for client in self.clients])}
+
+
+def shares_dealt(data: Dataset, shares: Iterable[Share]) -> Dealt:
+    """Count the classes of every client's share of a data set."""
+
+    def counted(indices: Integers) -> Counts:
+        return _counted(data.y[indices], len(data.classes))
+
+    clients = [
+        ClientCounts(
+            client=share.id,
+            holdout=share.holdout,
+            train=counted(share.train),
+            valid=counted(share.valid),
+            test=counted(share.test),
+        )
+        for share in shares
+    ]
+    return Dealt(classes=data.classes, clients=tuple(clients))
+
+
+def sites_dealt(sites: Sites) -> Dealt:
+    """Count the classes of every site's samples, whatever list of classes each goes by."""
+    everybody = [(site, False) for site in sites.members] + [(site, True) for site in sites.holdout]
+    lists = (
+        part.labels.classes for site, _ in everybody for part in (site.train, site.valid, site.test)
+    )
+    classes = tuple(dict.fromkeys(name for names in lists for name in names))
+
+    def counted(samples: Samples) -> Counts:
+        return _counted(samples.labels.under(classes).codes, len(classes))
+
+    clients = [
+        ClientCounts(
+            client=site.id,
+            holdout=holdout,
+            train=counted(site.train),
+            valid=counted(site.valid),
+            test=counted(site.test),
+        )
+        for site, holdout in everybody
+    ]
+    return Dealt(classes=classes, clients=tuple(sorted(clients, key=lambda client: client.client)))
+
+
+def _counted(codes: Integers, classes: int) -> Counts:
+    return tuple(np.bincount(codes, minlength=classes).tolist())
+
+
+def _listed(client: ClientCounts) -> dict[Part, list[int]]:
+    return {"train": list(client.train), "valid": list(client.valid), "test": list(client.test)}
+
+
+def _client(entry: Mapping[str, Any], classes: int) -> ClientCounts:
+    parts = {part: tuple(int(n) for n in entry[part]) for part in ("train", "valid", "test")}
+    if any(len(counts) != classes or min(counts, default=0) < 0 for counts in parts.values()):
+        raise ValueError(f"client {entry['client']} has counts of other than {classes} classes")
+    return ClientCounts(client=str(entry["client"]), holdout=bool(entry["holdout"]), **parts)
+
+
+def _spread(values: Sequence[int]) -> dict[str, float]:
+    return {"min": min(values), "median": median(values), "max": max(values)}

@@ -1,0 +1,167 @@
+"""A run's folder, written as it happens: a crash loses one line at most.
+
+``run.json`` says what was asked for, ``partition.json`` how many samples of each class every client
+has (unless the run is private), ``asks.jsonl`` has a line per exchange, ``scores.jsonl`` a
+line per client and scored round and one for all, ``notes.jsonl`` what happened to sites that are
+elsewhere, and models are safetensors files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import scipy
+from threadpoolctl import threadpool_info
+
+from fedgram.core import codec
+from fedgram.core.solve import THREADS
+from fedgram.errors import DataError
+from fedgram.federation.method import Published
+from fedgram.federation.protocol import Ask
+from fedgram.runtime import files
+from fedgram.runtime.files import cannot_write
+
+FORMAT = 1
+NOTES = "notes.jsonl"
+LONGEST_NAME = 150
+
+
+class Record:
+    """Where a run is written; without a folder nothing is.
+
+    Parameters
+    ----------
+    folder
+        Must not hold a run already.
+    settings
+        Method, parameters and configuration, for ``run.json``.
+    keep_models
+        Write what is shared and every client's model: by far the most bytes of a run.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        keep_models: bool = True,
+    ) -> None:
+        self._folder = folder
+        self._keep_models = keep_models
+        if folder is None:
+            return
+        try:
+            if (folder / "run.json").exists():
+                raise DataError(f"{folder}: holds a run already; choose another folder")
+            folder.mkdir(parents=True, exist_ok=True)
+            about = {"format": FORMAT, **(settings or {}), "versions": versions()}
+            files.write(folder / "run.json", json.dumps(about, indent=2) + "\n")
+        except OSError as error:
+            raise cannot_write(folder, error) from error
+
+    def partition(self, dealt: Mapping[str, Any]) -> None:
+        """Record who has how many samples of which class."""
+        if self._folder is not None:
+            files.write(self._folder / "partition.json", json.dumps(dealt) + "\n")
+
+    def ask(self, ask: Ask) -> None:
+        """Record an exchange."""
+        self._append("asks.jsonl", asdict(ask))
+
+    def note(self, client: str, text: str) -> None:
+        """Record what happened to a client, for people to read."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._append(NOTES, {"time": now, "client": client, "text": text})
+
+    def scores(
+        self, round_: int, who: str, rows: list[dict[str, Any]], summary: Mapping[str, Any]
+    ) -> None:
+        """Record one scoring of a set of clients: a line for each, and one for all."""
+        for row in rows:
+            self._append("scores.jsonl", {"round": round_, "set": who, **row})
+        self._append("scores.jsonl", {"round": round_, "set": who, "summary": dict(summary)})
+
+    def models(self, shared: Published, models: Mapping[str, Any]) -> None:
+        """Record what is shared and every client's own model."""
+        if self._folder is None or not self._keep_models:
+            return
+        if shared.shared is not None:
+            codec.save(self._folder / "shared.safetensors", shared)
+        for client, model in models.items():
+            codec.save(self._folder / "models" / f"{file_name(client)}.safetensors", model)
+
+    def _append(self, name: str, line: Mapping[str, Any]) -> None:
+        if self._folder is None:
+            return
+        path = self._folder / name
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the content of a recorded JSON file."""
+    return _parsed(path, _text(path))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a recorded file; none where it is not there."""
+    if not path.is_file():
+        return []
+    texts = _text(path).split("\n")
+    return [_parsed(path, text) for text in texts[:-1]]  # a last line without end was cut short
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); give another folder") from error
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{path}: not a record of a run ({error}); run again") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: not a record of a run; run again into another folder")
+    return content
+
+
+def versions() -> dict[str, Any]:
+    """Return what a result may depend on."""
+    blas = {
+        f"{lib.get('internal_api')} {lib.get('version')}"
+        for lib in threadpool_info()
+        if lib.get("user_api") == "blas"
+    }
+    return {
+        "fedgram": version("fedgram"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "blas": sorted(blas),
+        "solve_threads": THREADS,
+        "machine": platform.machine(),
+    }
+
+
+def file_name(client: str) -> str:
+    """Return a client's name as a file name of its own: percent-encoded, and not too long."""
+    safe = quote(client, safe=" ").replace(".", "%2E") or "%"
+    if len(safe) <= LONGEST_NAME:
+        return safe
+    return f"{safe[:LONGEST_NAME]}-{hashlib.sha256(client.encode()).hexdigest()[:16]}"

@@ -1,0 +1,291 @@
+"""One runner for every method: fit, personalize, score, record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from fedgram.engines.in_process import InProcess
+from fedgram.engines.protocol import Engine
+from fedgram.errors import ConfigError
+from fedgram.experiments.partition_summary import sites_dealt
+from fedgram.experiments.record import Record
+from fedgram.experiments.scores import Scored, Scorer, Scores
+from fedgram.federation.client import Site
+from fedgram.federation.federated_dataset import Sites
+from fedgram.federation.method import Method, Published
+from fedgram.federation.protocol import Ask
+from fedgram.federation.scoring import Metrics
+from fedgram.models.linear import Predictor
+from fedgram.runtime import flops
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """Which rounds are scored, and when to stop.
+
+    The last round is always scored. Where validation samples are kept for choices, the round that
+    is best on them is the chosen one, and its models are the result; else the last round is.
+
+    Parameters
+    ----------
+    every
+        Score every so many rounds.
+    patience
+        Stop after so many scored rounds without a better one on validation samples; 0 for never.
+    """
+
+    every: int = 1
+    patience: int = 0
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError(f"scoring.every = {self.every}: use at least 1")
+        if self.patience < 0:
+            raise ConfigError(f"scoring.patience = {self.patience}: use 0 for never, or more")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Result:
+    """What a run ends with.
+
+    Examples
+    --------
+    >>> from fedgram.data.sources import load
+    >>> from fedgram.federation.federated_dataset import sites
+    >>> from fedgram.methods.local import Local
+    >>> result = run(Local(), sites(load("digits")))
+    >>> result.method, result.rounds, result.shared_digest, len(result.models)
+    ('local', 1, None, 20)
+    """
+
+    method: str
+    chosen: Scored
+    last: Scored
+    models: dict[str, Predictor]
+    holdout: Scores | None
+    asks: list[Ask]
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds that were run."""
+        return self.last.round
+
+    @property
+    def scores(self) -> Scores:
+        """Scores of the chosen round."""
+        return self.chosen.scores
+
+    @property
+    def shared(self) -> Any:
+        """What was shared after the chosen round."""
+        return self.chosen.shared
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """The five accuracies of the table, as fractions."""
+        return self.scores.accuracy
+
+    @property
+    def shared_digest(self) -> str | None:
+        """Digest of the totals behind the shared model; on the grid the same on every machine."""
+        return self.scores.shared_digest
+
+    @property
+    def model_digest(self) -> str | None:
+        """Digest of the set of models; None where no server may know of single ones."""
+        return self.scores.model_digest
+
+    def plain(self) -> dict[str, Any]:
+        """Return the result as plain numbers and texts, for JSON."""
+        return {
+            "method": self.method,
+            "rounds": self.rounds,
+            "chosen": self.chosen.round,
+            **self.scores.plain(),
+            "last": self.last.scores.plain(),
+            "holdout": self.holdout.plain() if self.holdout else None,
+        }
+
+
+def run(
+    method: Method,
+    sites: Sites,
+    *,
+    name: str | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    private: bool = False,
+    dropout: float = 0.0,
+    threshold: float | None = None,
+    metrics: Metrics = Metrics(),
+    scoring: Scoring = Scoring(),
+    record: Record | None = None,
+    on_reply: Callable[[str, int, int], None] | None = None,
+    on_round: Callable[[int], None] | None = None,
+) -> Result:
+    """Run a method on a federation of sites in this process.
+
+    With a `threshold` its sums are secure ones, of which more than this share of the clients must
+    stay to the end.
+
+    Examples
+    --------
+    >>> from fedgram.data.sources import load
+    >>> from fedgram.federation.federated_dataset import sites
+    >>> from fedgram.methods.afl import AFL
+    >>> result = run(AFL(), sites(load("digits")))
+    >>> round(result.accuracy["sample_mean"], 2)
+    0.94
+    """
+    record = record or Record()
+    if not sites.members:
+        raise ConfigError("there is nobody to federate: give at least one member")
+    if not private and threshold is None:  # class counts are nothing that sums tell
+        record.partition(sites_dealt(sites).plain())
+
+    carrier = partial(InProcess, private=private) if threshold is None else _secure(threshold)
+
+    def federate(members: list[Site]) -> InProcess:
+        return carrier(
+            [replace(site, state={}) for site in members],  # nothing is left of earlier runs
+            seed=seed,
+            workers=workers,
+            dropout=dropout,
+            on_ask=record.ask,
+            on_reply=on_reply,
+        )
+
+    kept_valid = keeps_valid(method) or sites.reserves_valid
+    scorer = Scorer(method, sites.test, metrics, kept_valid=kept_valid)
+    return conduct(
+        method,
+        federate(sites.members),
+        scorer,
+        name=name,
+        late=federate(sites.holdout) if sites.holdout else None,
+        scoring=scoring,
+        record=record,
+        on_round=on_round,
+    )
+
+
+def keeps_valid(method: Method) -> bool:
+    """Whether the method makes choices on validation samples, and so does not train on them."""
+    return bool(getattr(method, "keeps_valid", False))
+
+
+def conduct(
+    method: Method,
+    engine: Engine,
+    scorer: Scorer,
+    *,
+    name: str | None = None,
+    late: Engine | None = None,
+    scoring: Scoring = Scoring(),
+    record: Record,
+    on_round: Callable[[int], None] | None = None,
+) -> Result:
+    """Fit a method on whatever carries the messages; score, record and deliver.
+
+    Clients of `late` take no part in training, and get a model of their own afterwards.
+    """
+    course = _Course(engine, scorer, record, scoring)
+    course.follow(method, on_round)
+    chosen, last = course.finish()
+    holdout, models = None, chosen.models
+    if late is not None:
+        scored = scorer.score(late, chosen.round, chosen.shared)
+        holdout, models = scorer.whole(scored).scores, {**models, **scored.models}
+        record.scores(
+            chosen.round, "holdout", [asdict(row) for row in holdout.rows], holdout.plain()
+        )
+    settings = asdict(method)  # type: ignore[call-overload]
+    published = Published(method=name or "", settings=settings, shared=chosen.shared)
+    record.models(published, models)
+    # Last, so that a recorded delivery means a complete record.
+    engine.deliver(chosen.shared, chosen.round)
+    return Result(
+        method=name or type(method).__name__.lower(),
+        chosen=chosen,
+        last=last,
+        models=models,
+        holdout=holdout,
+        asks=engine.asks,
+    )
+
+
+def _secure(threshold: float) -> Callable[..., InProcess]:
+    try:
+        from fedgram.engines.secure_in_process import Secure
+    except ImportError as error:
+        raise ConfigError("secure sums need: pip install 'fedgram[secure]'") from error
+    return partial(Secure, threshold=threshold)
+
+
+class _Course:
+    """The rounds of a run as they come: scored when due, the best kept."""
+
+    def __init__(self, engine: Engine, scorer: Scorer, record: Record, scoring: Scoring) -> None:
+        self._engine = engine
+        self._scorer = scorer
+        self._record = record
+        self._scoring = scoring
+        self._seconds, self._flops = 0.0, 0
+        self._best: Scored | None = None
+        self._last: Scored | None = None
+        self._waiting = 0  # scored rounds since the best one
+
+    def follow(self, method: Method, on_round: Callable[[int], None] | None) -> None:
+        """Go through the rounds until they end, or no longer get better."""
+        rounds, shared = 0, None
+        start, before = time.perf_counter(), flops.total()
+        for rounds, shared in enumerate(method.fit(self._engine), 1):  # used after the loop
+            self._seconds += time.perf_counter() - start
+            self._flops += flops.total() - before
+            if rounds % self._scoring.every == 0:
+                self._score(rounds, shared)
+            if on_round:
+                on_round(rounds)
+            if self._scoring.patience and self._waiting >= self._scoring.patience:
+                return
+            start, before = time.perf_counter(), flops.total()
+        if not rounds:
+            raise ConfigError(f"{type(method).__name__}.fit yielded nothing to share")
+        if rounds % self._scoring.every:
+            self._score(rounds, shared)
+
+    def finish(self) -> tuple[Scored, Scored]:
+        """Return the chosen and the last round, tried on everybody's test samples."""
+        assert self._last is not None  # noqa: S101  # `follow` has scored one
+        chosen = self._best or self._last
+        final = self._whole(chosen)
+        return final, final if chosen is self._last else self._whole(self._last)
+
+    def _score(self, round_: int, shared: Any) -> None:
+        clients = sum(ask.flops for ask in self._engine.asks if ask.phase == "train")
+        scored = self._scorer.score(
+            self._engine,
+            round_,
+            shared,
+            best=self._best.round if self._best else 0,
+            seconds=self._seconds,
+            flops=self._flops + clients,
+        )
+        scores = scored.scores
+        self._record.scores(round_, "members", [asdict(row) for row in scores.rows], scores.plain())
+        self._last = scored
+        if scores.valid is None:
+            return
+        self._waiting += 1
+        if self._best is None or scores.validity > self._best.scores.validity:
+            self._best, self._waiting = scored, 0
+
+    def _whole(self, scored: Scored) -> Scored:
+        """Say again what is now known in full: the last word on a round counts."""
+        final = self._scorer.whole(scored)
+        self._record.scores(final.round, "members", [], final.scores.plain())
+        return final

@@ -1,0 +1,235 @@
+"""What is known of a round once the sites have scored it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isnan, nan
+from typing import Any
+
+import numpy as np
+
+from fedgram.core import codec
+from fedgram.core.samples import Samples
+from fedgram.core.statistics import Tally, worst_decile
+from fedgram.engines.protocol import Engine
+from fedgram.federation.method import Method, shared_digest
+from fedgram.federation.protocol import Settled, settled, traffic
+from fedgram.federation.scoring import Evaluation, Metrics, Task
+from fedgram.models.linear import Predictor, predict
+from fedgram.training.pilots import Search
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What is known of one client after scoring; only where the server may see individuals."""
+
+    client: str
+    samples: int
+    correct: int
+    seconds: float
+    model_digest: str
+    valid_samples: int
+    valid_correct: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scores:
+    """One scoring of a set of clients.
+
+    Parameters
+    ----------
+    tally, valid
+        On test samples, and on validation samples if they were kept for choices.
+    rows
+        One for each client, where the server may see them.
+    seconds
+        Time of fitting so far and of personalizing now, without scoring.
+    flops
+        Operations of fitting so far, at the clients and the server, and of personalizing now.
+    bytes
+        Up and down per client so far, with the delivery of what is shared.
+    model_digest
+        Of the set of models; None where no server may know of single ones.
+    whole
+        Whether each model was tried on everybody's test samples too.
+    settled
+        Settings that were chosen for everybody, if any were.
+    search
+        The pilots behind the learning rate, if it was searched for.
+    """
+
+    tally: Tally
+    valid: Tally | None
+    rows: list[Row]
+    seconds: float
+    flops: int
+    bytes: dict[str, int]
+    shared_digest: str | None
+    model_digest: str | None
+    metrics: Metrics
+    whole: bool = False
+    settled: Settled | None = None
+    search: Search | None = None
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """The five accuracies of the table, as fractions; not a number where nobody has tests."""
+        tested = np.array(list(self.by_client().values()))
+        return {
+            "client_mean": self.tally.client_mean,
+            "sample_mean": self.tally.sample_mean,
+            "worst_decile": worst_decile(tested) if self.rows else self.tally.worst_decile,
+            "global": self.tally.global_mean if self.whole else nan,
+            "balanced": self.tally.balanced,
+        }
+
+    @property
+    def validity(self) -> float:
+        """Accuracy over all validation samples; not a number where there are none."""
+        return self.valid.sample_mean if self.valid else nan
+
+    def plain(self) -> dict[str, Any]:
+        """Return the scores as plain numbers and texts, for JSON."""
+        return {
+            "accuracy": {k: _number(v) for k, v in self.accuracy.items()},
+            "valid": _number(self.validity),
+            "auroc": _number(self.tally.auroc),
+            "class_accuracy": self._class_accuracy(),
+            "clients": self.tally.clients,
+            "untested_clients": self.tally.untested,
+            "seconds": self.seconds,
+            "flops": self.flops,
+            "bytes": self.bytes,
+            "shared_digest": self.shared_digest,
+            "model_digest": self.model_digest,
+            "settled": self.settled.plain() if self.settled else None,
+            "rate_search": self.search.plain() if self.search else None,
+        }
+
+    def by_client(self) -> dict[str, float]:
+        """Return the accuracy of every client that has test samples and may be seen."""
+        return {row.client: row.correct / row.samples for row in self.rows if row.samples}
+
+    def _class_accuracy(self) -> dict[str, float | None] | None:
+        if not self.metrics.classes:
+            return None
+        return {name: _number(share) for name, share in self.tally.class_accuracy.items()}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scored:
+    """A round with what came of it: what was shared, everybody's model, and the scores."""
+
+    round: int
+    shared: Any
+    models: dict[str, Predictor]
+    scores: Scores
+
+
+class Scorer:
+    """Has the sites personalize and score, and adds up what they say.
+
+    Parameters
+    ----------
+    method
+        Whose models they are.
+    test
+        Everybody's test samples, where they are in one place.
+    metrics
+        What to compute beyond accuracy.
+    kept_valid
+        Whether validation samples were kept for choices.
+    """
+
+    def __init__(
+        self, method: Method, test: Samples | None, metrics: Metrics, *, kept_valid: bool
+    ) -> None:
+        self._method = method
+        self._metrics = metrics
+        self._kept_valid = kept_valid
+        # Every model is tried on everybody's samples: lift them once.
+        self._test = test.remembering() if test is not None and metrics.whole else None
+
+    def score(
+        self,
+        engine: Engine,
+        round_: int,
+        shared: Any,
+        *,
+        best: int = 0,
+        seconds: float = 0.0,
+        flops: int = 0,
+    ) -> Scored:
+        """Personalize and score at every site; add to the time and work of fitting so far."""
+        models: dict[str, Predictor] = {}
+        task = Task(
+            method=self._method,
+            metrics=self._metrics,
+            kept_valid=self._kept_valid,
+            round=round_,
+            best=best,
+            keep=models.__setitem__,
+        )
+        total, rows = Evaluation.zero(), []
+        for name, found in engine.evaluate(task, shared):
+            if isinstance(found, Evaluation):  # already a sum over all
+                total = total + found
+                continue
+            total = total + found.sums
+            rows.append(_row(name, found.sums, found.model_digest))
+        scores = Scores(
+            tally=total.tally,
+            valid=total.valid if self._kept_valid and total.valid.samples else None,
+            rows=[] if engine.private else rows,
+            seconds=seconds + total.microseconds / 1e6,
+            flops=flops + total.flops,
+            bytes=_so_far(engine),
+            shared_digest=shared_digest(self._method, shared),
+            model_digest=codec.digest(sorted({row.model_digest for row in rows})) if rows else None,
+            metrics=self._metrics,
+            settled=settled(shared),
+            search=getattr(shared, "search", None),
+        )
+        return Scored(round=round_, shared=shared, models=models, scores=scores)
+
+    def whole(self, scored: Scored) -> Scored:
+        """Try every model on everybody's test samples as well: too much for every round."""
+        if self._test is None:
+            return scored
+        found: dict[str, Tally] = {}  # clients often share one model
+        total = Tally.zero()
+        for model in scored.models.values():
+            digest = codec.digest(model)
+            if digest not in found:
+                right = predict(model, self._test.features) == self._test.labels.codes
+                share = float(np.mean(right)) if len(right) else 0.0
+                found[digest] = Tally.of(
+                    np.zeros(0), self._test.labels.take(slice(0)), everywhere=share
+                )
+            total = total + found[digest]
+        tally = replace(scored.scores.tally, everywhere=total.everywhere)
+        return replace(scored, scores=replace(scored.scores, tally=tally, whole=True))
+
+
+def _row(name: str, sums: Evaluation, model_digest: str) -> Row:
+    return Row(
+        client=name,
+        samples=sums.tally.samples,
+        correct=sums.tally.correct,
+        seconds=sums.microseconds / 1e6,
+        model_digest=model_digest,
+        valid_samples=sums.valid.samples,
+        valid_correct=sums.valid.correct,
+    )
+
+
+def _so_far(engine: Engine) -> dict[str, int]:
+    """Return the bytes of training so far, and of delivering what was just scored."""
+    train = traffic(ask for ask in engine.asks if ask.phase == "train")
+    scored = engine.asks[-1]
+    return {"up": train["up"], "down": train["down"] + round(scored.bytes_down / scored.clients)}
+
+
+def _number(value: float) -> float | None:
+    """Return a number for JSON, which has none that is not one."""
+    return None if isnan(value) else value

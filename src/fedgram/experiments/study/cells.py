@@ -1,0 +1,266 @@
+"""From a table's settings to its cells, and from cells to the runs they need.
+
+A run is known by a digest of everything that determines it: the samples' bytes, how they are split
+and dealt, the grid, the engine's seed, and the method with all its parameters. Names of rows and
+columns, titles, paths and the number of processes do not count, nor does fedgram's version: what
+was computed stays computed after an upgrade, and the table says when runs of several versions
+stand in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedgram.core import codec
+from fedgram.data.sources import Dataset
+from fedgram.experiments import config
+from fedgram.experiments.study.axes import RUN_TABLES, Choice, Entry, Sweep
+from fedgram.experiments.study.settings import Table, merged
+from fedgram.federation.method import Method
+
+DIGITS = 16
+LONGEST_SLUG = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What is known of a data set without holding it."""
+
+    digest: str
+    samples: int
+    features: int
+    classes: int
+    itemsize: int
+
+    @classmethod
+    def of(cls, data: Dataset) -> Source:
+        """Return the description of loaded data; the name they go by does not count."""
+        return cls(
+            digest=digest_of(data),
+            samples=len(data),
+            features=data.x.shape[1],
+            classes=len(data.classes),
+            itemsize=data.x.dtype.itemsize,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a cell stands: one value of every axis but seeds."""
+
+    dataset: str
+    clients: int | None
+    partition: str
+    method: str
+    parameter: str | None = None
+    value: Any = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+    """One run that a table needs.
+
+    Parameters
+    ----------
+    settings
+        Of this run alone, with one method.
+    source
+        The data it is run on.
+    slug
+        The readable part of its folder's name.
+    """
+
+    settings: config.Config
+    source: Source
+    slug: str
+
+    @property
+    def method(self) -> str:
+        return self.settings.methods[0]
+
+    @property
+    def label(self) -> str:
+        """What its method is called in messages."""
+        return Path(self.method).stem
+
+    @cached_property
+    def made(self) -> Method:
+        """The method with its parameters."""
+        return self.settings.make(self.method)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it is asked for."""
+        return int(getattr(self.made, "rounds", 1))
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of everything that determines the result."""
+        plain = self.settings.plain()
+        plain["data"]["source"] = self.source.digest
+        del plain["engine"]["workers"]  # which changes nothing
+        told = {
+            **{name: plain[name] for name in RUN_TABLES},
+            "method": _identity(self.method),
+            "parameters": asdict(self.made),  # type: ignore[call-overload]
+        }
+        text = json.dumps(told, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return f"{self.slug}-{self.digest}"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Cell:
+    """One place of the table with its runs, by seed."""
+
+    place: Place
+    runs: Mapping[int, Run]
+    moved: bool = True
+
+    @property
+    def plan(self) -> config.Data:
+        """How the samples are dealt here, whatever the seed."""
+        return next(iter(self.runs.values())).settings.data
+
+
+def cells(table: Table, sources: Mapping[str, Source]) -> list[Cell]:
+    """Return all cells of a table; cells that need the same run share it."""
+    known: dict[str, Run] = {}
+    found = []
+    axes = (_swept(table), table.datasets, table.clients, table.partitions, table.methods)
+    for (sweep, value), dataset, clients, partition, entry in product(*axes):
+        point = _Point(
+            table=table,
+            dataset=dataset,
+            clients=clients,
+            partition=partition,
+            entry=entry,
+            sweep=sweep,
+            value=value,
+        )
+        runs = {seed: point.run(seed, sources) for seed in table.seeds}
+        shared = {seed: known.setdefault(run.digest, run) for seed, run in runs.items()}
+        found.append(Cell(place=point.place, runs=shared, moved=point.moved))
+    return found
+
+
+def needed(some: Iterable[Cell]) -> list[Run]:
+    """Return the runs of these cells, each once: all of the first seed, then of the next."""
+    ordered: dict[str, Run] = {}
+    some = list(some)
+    for seed in dict.fromkeys(seed for cell in some for seed in cell.runs):
+        for cell in some:
+            if seed in cell.runs:
+                ordered.setdefault(cell.runs[seed].digest, cell.runs[seed])
+    return list(ordered.values())
+
+
+def digest_of(data: Dataset) -> str:
+    """Return the digest of a data set's arrays, wherever they were read from."""
+    parts = {f.name: getattr(data, f.name) for f in fields(data) if f.name != "name"}
+    return codec.digest(parts)
+
+
+def slug(text: str) -> str:
+    """Return a text as part of a file name that is the same on every system.
+
+    Examples
+    --------
+    >>> slug("AFL (ridge 0.1) / Köln")
+    'afl-ridge-0.1-koln'
+    >>> slug("../..")
+    'x'
+    """
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9.]+", "-", plain).strip("-.")[:LONGEST_SLUG].strip("-.") or "x"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Point:
+    """One value of every axis but seeds, with the settings behind it."""
+
+    table: Table
+    dataset: Choice
+    clients: int | None
+    partition: Choice
+    entry: Entry
+    sweep: Sweep | None
+    value: Any
+
+    @property
+    def moved(self) -> bool:
+        return self.sweep is None or self.sweep.moves(self.entry)
+
+    @property
+    def place(self) -> Place:
+        return Place(
+            dataset=self.dataset.name,
+            clients=self.clients,
+            partition=self.partition.name,
+            method=self.entry.name,
+            parameter=self.sweep.parameter if self.sweep else None,
+            value=self.value,
+        )
+
+    def run(self, seed: int, sources: Mapping[str, Source]) -> Run:
+        built = config.read(self._settings(seed))
+        clients = [] if built.data.clients is None else [f"{built.data.clients} clients"]
+        value = [f"{self.sweep.parameter} {self.value}"] if self.sweep and self.moved else []
+        words = [self.dataset.name, self.partition.name, *clients, f"seed {seed}", self.entry.name]
+        readable = slug(" ".join([*words, *value]))
+        return Run(settings=built, source=sources[built.data.source], slug=readable)
+
+    def _settings(self, seed: int) -> dict[str, Any]:
+        """Return the settings of one run; later win: all, data set, partition, sweep, row."""
+        table, method = self.table, self.entry.method
+        shown = {measure.base for measure in table.show}
+        # Every model on everybody's samples takes longer than all the rest of a closed form.
+        wanted = {"metrics": {"whole": "global" in shown, "auroc": "auroc" in shown}}
+        chosen = merged(wanted, table.shared, self.dataset.settings, self.partition.settings)
+        swept = _nested(self.sweep.path, self.value) if self.sweep else {}
+        takes = self.entry.takes()
+        parameters = merged(
+            {key: given for key, given in table.every.items() if key in takes},
+            chosen.pop("method", {}).get(method, {}),
+            {key: given for key, given in swept.items() if key in takes},
+            self.entry.settings,
+        )
+        axes = {
+            "data": {"seed": seed, **({} if self.clients is None else {"clients": self.clients})},
+            "engine": {"seed": seed},
+        }
+        moved = {key: given for key, given in swept.items() if key in RUN_TABLES}
+        return merged(chosen, axes, moved, {"methods": [method], "method": {method: parameters}})
+
+
+def _swept(table: Table) -> list[tuple[Sweep | None, Any]]:
+    if not table.sweeps:
+        return [(None, None)]
+    return [(sweep, value) for sweep in table.sweeps for value in sweep.values]
+
+
+def _nested(path: list[str], value: Any) -> dict[str, Any]:
+    for name in reversed(path):
+        value = {name: value}
+    result: dict[str, Any] = value
+    return result
+
+
+def _identity(method: str) -> str:
+    """Return a method's name, or for a file of one's own what is in it."""
+    if not method.endswith(".py"):
+        return method
+    return f"sha256 {hashlib.sha256(Path(method).read_bytes()).hexdigest()}"

@@ -1,0 +1,109 @@
+"""A table as numbers for other programs: CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fedgram.experiments.study.curves import costs, sensitivities
+from fedgram.experiments.study.folder import Outcome
+from fedgram.experiments.study.summary import Number, Summary, Value
+
+FORMAT = 1
+_COLUMNS = (
+    *("dataset", "clients", "partition", "method", "parameter", "value", "measure"),
+    *("runs", "of", "mean", "deviation", "last_mean", "last_deviation"),
+    *("chosen_round", "rounds", "rank", "published"),
+)
+
+
+def table_csv(summary: Summary) -> str:
+    """Return a line per cell and measure."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for number in summary.numbers:
+        plain = _plain(number, summary)
+        writer.writerow({key: plain[key] for key in _COLUMNS})
+    return out.getvalue()
+
+
+def table_json(summary: Summary) -> str:
+    """Return everything: numbers, the runs behind them, and what was published."""
+    content = {
+        "format": FORMAT,
+        "title": summary.table.title,
+        "complete": not summary.missing,
+        "missing": [run.name for run in summary.missing],
+        "failed": [
+            {"run": run.name, "error": summary.failed[run.digest]}
+            for run in summary.runs
+            if run.digest in summary.failed
+        ],
+        "versions": summary.versions,
+        "numbers": [
+            {**_plain(number, summary), "seeds": _seeds(number, summary)}
+            for number in summary.numbers
+        ],
+        "curves": [picture.plain() for picture in (*sensitivities(summary), *costs(summary))],
+        "published": [
+            {"source": paper.source, "backbone": paper.backbone, "remarks": list(paper.remarks)}
+            for paper in summary.cited
+        ],
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _plain(number: Number, summary: Summary) -> dict[str, Any]:
+    finished = [outcome for outcome in _outcomes(number, summary).values() if outcome]
+    return {
+        **asdict(number.cell.place),
+        "clients": number.cell.plan.clients,
+        "measure": number.measure.name,
+        "runs": len(finished),
+        "of": len(number.cell.runs),
+        **_spread("", number.chosen),
+        **_spread("last_", number.last),
+        "chosen_round": _mean([outcome.chosen_round for outcome in finished]),
+        "rounds": _mean([outcome.rounds for outcome in finished]),
+        "rank": number.rank,
+        "published": number.published,
+    }
+
+
+def _outcomes(number: Number, summary: Summary) -> dict[int, Outcome | None]:
+    return {seed: summary.outcomes.get(run.digest) for seed, run in number.cell.runs.items()}
+
+
+def _spread(prefix: str, value: Value | None) -> dict[str, float | None]:
+    return {
+        f"{prefix}mean": value.mean if value else None,
+        f"{prefix}deviation": value.deviation if value else None,
+    }
+
+
+def _mean(numbers: Sequence[int]) -> float | None:
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _seeds(number: Number, summary: Summary) -> list[dict[str, Any]]:
+    """Return the runs behind a number, those that are finished."""
+    return [
+        {
+            "seed": seed,
+            "run": outcome.folder,
+            "chosen": number.chosen.by_seed.get(seed) if number.chosen else None,
+            "chosen_round": outcome.chosen_round,
+            "last": number.last.by_seed.get(seed) if number.last else None,
+            "rounds": outcome.rounds,
+            "seconds": outcome.chosen["seconds"],
+            "shared_digest": outcome.chosen["shared_digest"],
+            "model_digest": outcome.chosen["model_digest"],
+        }
+        for seed, outcome in _outcomes(number, summary).items()
+        if outcome is not None
+    ]

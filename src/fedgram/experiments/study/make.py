@@ -1,0 +1,227 @@
+"""Make a table: find what is finished, run what is missing, write what is known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedgram.data.sources import load as load_data
+from fedgram.experiments.study import published, writers
+from fedgram.experiments.study.cells import Cell, Run, Source, cells, needed
+from fedgram.experiments.study.folder import Folder
+from fedgram.experiments.study.published import Published
+from fedgram.experiments.study.settings import Table
+from fedgram.experiments.study.summary import Summary, summarize
+from fedgram.experiments.study.time_estimate import (
+    LONG,
+    Estimate,
+    extrapolated,
+    rounds_in_all,
+    side_by_side,
+    spoken,
+    trial,
+)
+from fedgram.experiments.study.worker_pool import Answer, Pool, cores
+
+_SHORT = 30.0  # seconds; of less nothing is said beforehand
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State:
+    """How far a table is.
+
+    Parameters
+    ----------
+    summary
+        The table as it stands in the files now.
+    done, total
+        Runs finished, and wanted in all.
+    left
+        Seconds to go, as far as can be told.
+    running
+        What is under way.
+    said
+        News for the reader: an estimate, or an error.
+    code
+        Exit code of the first run that failed; 0 where none did.
+    """
+
+    summary: Summary
+    done: int
+    total: int
+    left: float | None = None
+    running: tuple[str, ...] = ()
+    said: str | None = None
+    code: int = 0
+
+
+def make(
+    table: Table, path: Path, *, jobs: int | None = None, only_estimate: bool = False
+) -> Iterator[State]:
+    """Make a table in a folder and yield how far it is, at every step.
+
+    Finished runs are taken as they are. Whatever ends this process, a run in progress is the most
+    that is lost.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from fedgram.experiments.study.settings import read
+    >>> table = read({"table": {"methods": ["local"], "seeds": 1}})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [(state.done, state.total) for state in make(table, Path(folder))][-1]
+    (1, 1)
+    """
+    papers = [published.load(name) for name in table.published]
+    names = {choice.settings["data"]["source"] for choice in table.datasets}
+    sources = {name: Source.of(load_data(name)) for name in sorted(names)}
+    every = cells(table, sources)
+    with Folder(path) as folder:
+        maker = _Maker(table, every, papers, folder, jobs or cores())
+        yield from maker.make(only_estimate=only_estimate)
+
+
+class _Maker:
+    def __init__(
+        self,
+        table: Table,
+        every: Sequence[Cell],
+        papers: Sequence[Published],
+        folder: Folder,
+        jobs: int,
+    ) -> None:
+        self._table, self._cells, self._papers, self._folder = table, every, papers, folder
+        self._runs = needed(every)
+        self._outcomes = folder.outcomes(self._runs)
+        self._times = folder.times()
+        self._failed: dict[str, str] = {}
+        self._code = 0
+        self._processes = side_by_side(self._unfinished(), jobs)
+        self._left: tuple[float, float] | None = None  # seconds, and when that was so
+        self._tried = 0
+        self._told = False
+        self._summary = self._written()
+
+    def make(self, *, only_estimate: bool) -> Iterator[State]:
+        with Pool(self._processes, keep_open=self._folder.keep_open) as pool:
+            yield from self._try_out(pool, always=only_estimate)
+            self._estimate()
+            yield self._state(said=self._words(always=only_estimate))
+            if not only_estimate:
+                yield from self._run(pool)
+
+    def _try_out(self, pool: Pool, *, always: bool) -> Iterator[State]:
+        """Time what nothing is known of before the table begins, if some of it runs long."""
+        tried = Estimate(runs=self._runs, measured=self._times).unknown(self._unfinished())
+        if not tried or not (always or any(run.rounds >= LONG for run in tried)):
+            return
+        what = ", ".join(run.label for run in tried)
+        yield self._state(said=f"timing {what}: a run each, the long ones cut short")
+        rounds: list[list[float]] = [[] for _ in tried]
+        for answer in pool.map([self._job(run, trial(run), None) for run in tried]):
+            run = tried[answer.job]
+            if answer.round is not None:
+                rounds[answer.job].append(answer.seconds)
+            elif answer.done:  # one that fails will fail again, and be told of then
+                self._times[run.digest] = extrapolated(
+                    rounds_in_all(run) if run.rounds >= LONG else run.rounds,
+                    rounds[answer.job],
+                    answer.seconds,
+                    every=run.settings.scoring.every,
+                )
+                self._tried += 1
+                self._estimate()
+            yield self._state(running=(f"{run.label}: timing",))
+
+    def _run(self, pool: Pool) -> Iterator[State]:
+        todo = self._unfinished()
+        jobs = [self._job(run, run.settings.plain(), str(self._folder.room(run))) for run in todo]
+        running: dict[int, str] = {}
+        for answer in pool.map(jobs):
+            run = todo[answer.job]
+            running[answer.job] = f"{run.label}: round {answer.round} of {run.rounds}"
+            said = None
+            if answer.last:
+                del running[answer.job]
+                said = self._ended(run, answer) or self._words()
+            yield self._state(running=tuple(running.values()), said=said)
+
+    def _ended(self, run: Run, answer: Answer) -> str | None:
+        """Take in the end of a run; return its error where it has one."""
+        error = answer.failed
+        if error is None:
+            self._folder.took(run, answer.seconds)
+            self._times[run.digest] = answer.seconds
+            self._outcomes.update(self._folder.outcomes([run]))
+            if run.digest not in self._outcomes:
+                error = "its record is not complete"
+        if error is not None:
+            error = " ".join(error.split())
+            self._failed[run.digest] = error
+            self._code = self._code or answer.code or 1
+        self._summary = self._written()
+        self._estimate()
+        return error and f"failed: {run.name}: {error}"
+
+    def _unfinished(self) -> list[Run]:
+        over = {*self._outcomes, *self._failed}
+        return [run for run in self._runs if run.digest not in over]
+
+    def _job(self, run: Run, config: dict[str, Any], folder: str | None) -> dict[str, Any]:
+        return {
+            "config": config,
+            "folder": folder,
+            "data": run.source.digest,
+            "keep_models": self._table.keep_models,
+        }
+
+    def _written(self) -> Summary:
+        summary = summarize(self._table, self._cells, self._outcomes, self._papers, self._failed)
+        writers.write(summary, self._folder.path)
+        return summary
+
+    def _estimate(self) -> None:
+        estimate = Estimate(runs=self._runs, measured=self._times)
+        left = estimate.left(self._unfinished(), self._processes)
+        self._left = None if left is None else (left, time.monotonic())
+
+    def _words(self, *, always: bool = False) -> str | None:
+        """Return how long the table will take and why, once, as soon as it can be told."""
+        if self._told or self._left is None:
+            return None
+        todo = self._unfinished()
+        unknown = Estimate(runs=self._runs, measured=self._times).unknown(todo)
+        if unknown and not self._tried:
+            return None
+        self._told = True
+        seconds, _ = self._left
+        if seconds < _SHORT and not always:
+            return None
+        ground = [_counted(len(self._outcomes), "finished run")] if self._outcomes else []
+        ground += [f"short runs of {_counted(self._tried, 'method')}"] if self._tried else []
+        return (
+            f"{len(todo)} of {len(self._runs)} runs to go: about {spoken(seconds)} with "
+            f"{self._processes} at a time, judged by {' and '.join(ground)}"
+        )
+
+    def _state(self, *, running: Sequence[str] = (), said: str | None = None) -> State:
+        left = None
+        if self._left is not None:
+            seconds, then = self._left
+            left = max(0.0, seconds - (time.monotonic() - then))
+        return State(
+            summary=self._summary,
+            done=len(self._runs) - len(self._summary.missing),
+            total=len(self._runs),
+            left=left,
+            running=tuple(running),
+            said=said,
+            code=self._code,
+        )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,194 @@
+"""From finished runs to the numbers of a table: means, spreads, ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import mean, stdev
+from typing import Any
+
+from fedgram.experiments.measures import Measure
+from fedgram.experiments.study.cells import Cell, Run, needed
+from fedgram.experiments.study.folder import Outcome
+from fedgram.experiments.study.published import Published
+from fedgram.experiments.study.settings import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """A number over seeds, by seed."""
+
+    by_seed: Mapping[int, float]
+
+    @property
+    def mean(self) -> float:
+        return mean(self.by_seed.values())
+
+    @property
+    def deviation(self) -> float | None:
+        """The sample standard deviation; None of a single run."""
+        return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Number:
+    """One cell's number of one measure.
+
+    Parameters
+    ----------
+    chosen, last
+        At the round chosen on validation samples, and at the last one; None before any run ended.
+    rank
+        1 for the best, 2 for the second of those it is compared with; None for others.
+    published
+        What a paper prints here, with another backbone.
+    """
+
+    cell: Cell
+    measure: Measure
+    chosen: Value | None
+    last: Value | None
+    rank: int | None = None
+    published: float | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the last round's mean is written differently from the chosen one's."""
+        return (
+            self.chosen is not None
+            and self.last is not None
+            and self.measure.shown(self.chosen.mean) != self.measure.shown(self.last.mean)
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Summary:
+    """A table as far as it is made.
+
+    ``failed`` has the errors of runs that were tried in vain, by digest.
+    """
+
+    table: Table
+    numbers: Sequence[Number]
+    outcomes: Mapping[str, Outcome]
+    published: Sequence[Published]
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """All runs that the table needs."""
+        return needed(list({id(number.cell): number.cell for number in self.numbers}.values()))
+
+    @cached_property
+    def missing(self) -> list[Run]:
+        """Those of them that are not finished."""
+        return [run for run in self.runs if run.digest not in self.outcomes]
+
+    @property
+    def versions(self) -> list[str]:
+        """The versions of fedgram that made the runs."""
+        digests = (run.digest for run in self.runs)
+        return sorted({self.outcomes[d].version for d in digests if d in self.outcomes})
+
+    @property
+    def cited(self) -> list[Published]:
+        """The papers that have a number or a remark here."""
+        return [
+            paper
+            for paper in self.published
+            if paper.remarks
+            or any(paper.number(n.cell, n.measure.name) is not None for n in self.numbers)
+        ]
+
+
+def summarize(
+    table: Table,
+    cells: Sequence[Cell],
+    outcomes: Mapping[str, Outcome],
+    published: Sequence[Published],
+    failed: Mapping[str, str],
+) -> Summary:
+    """Return the numbers of all cells, as far as their runs are finished."""
+    rows = {(cell.place, measure): cell for cell in cells for measure in table.show}
+
+    def value(
+        cell: Cell, measure: Measure, of: Callable[[Outcome], Mapping[str, Any]]
+    ) -> Value | None:
+        found = _by_seed(cell, measure, outcomes, of)
+        if measure.over is not None:
+            base = rows[replace(cell.place, method=measure.over), measure]
+            whole = _by_seed(base, measure, outcomes, of)
+            found = {s: 100 * found[s] / whole[s] for s in found if whole.get(s)}
+        return Value(by_seed=found) if found else None
+
+    numbers = [
+        Number(
+            cell=cell,
+            measure=measure,
+            chosen=value(cell, measure, lambda outcome: outcome.chosen),
+            last=value(cell, measure, lambda outcome: outcome.last),
+            published=_published(published, cell, measure),
+        )
+        for cell in cells
+        for measure in table.show
+    ]
+    return Summary(
+        table=table,
+        numbers=_ranked(numbers),
+        outcomes=outcomes,
+        published=published,
+        failed=failed,
+    )
+
+
+def ranks(means: Sequence[float], shown: Sequence[str], *, higher: bool) -> list[int | None]:
+    """Return 1 for the best and 2 for the second best; what is written alike ranks alike.
+
+    Examples
+    --------
+    >>> ranks([80.724, 80.721, 70.0, 60.0], ["80.72", "80.72", "70.00", "60.00"], higher=True)
+    [1, 1, 2, None]
+    >>> ranks([5.0], ["5.00"], higher=False)  # nothing to compare with
+    [None]
+    """
+    order = sorted(range(len(means)), key=lambda i: means[i], reverse=higher)
+    levels = list(dict.fromkeys(shown[i] for i in order))[:2]
+    if len(means) < 2:
+        return [None] * len(means)
+    return [levels.index(text) + 1 if text in levels else None for text in shown]
+
+
+def _by_seed(
+    cell: Cell,
+    measure: Measure,
+    outcomes: Mapping[str, Outcome],
+    of: Callable[[Outcome], Mapping[str, Any]],
+) -> dict[int, float]:
+    finished = {s: outcomes[r.digest] for s, r in cell.runs.items() if r.digest in outcomes}
+    values = {seed: measure.of(of(outcome)) for seed, outcome in finished.items()}
+    return {seed: value for seed, value in values.items() if value is not None}
+
+
+def _published(papers: Sequence[Published], cell: Cell, measure: Measure) -> float | None:
+    found = (paper.number(cell, measure.name) for paper in papers)
+    return next((number for number in found if number is not None), None)
+
+
+def _ranked(numbers: Sequence[Number]) -> list[Number]:
+    """Rank methods within a column; in a sweep the values of the parameter within a row."""
+    groups: dict[Any, list[int]] = {}
+    for index, number in enumerate(numbers):
+        place = number.cell.place
+        if number.chosen is None or not number.cell.moved:
+            continue
+        rival = {"method": ""} if place.parameter is None else {"value": None}
+        groups.setdefault((replace(place, **rival), number.measure), []).append(index)
+    ranked = list(numbers)
+    for (_, measure), members in groups.items():
+        means = [number.chosen.mean for number in (numbers[i] for i in members) if number.chosen]
+        shown = [measure.shown(mean) for mean in means]
+        found = ranks(means, shown, higher=measure.higher_is_better)
+        for index, rank in zip(members, found, strict=True):
+            ranked[index] = replace(numbers[index], rank=rank)
+    return ranked

@@ -1,0 +1,166 @@
+"""How long a table will take, and how many of its runs fit into memory side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from fedgram.experiments.study.cells import Run, Source
+from fedgram.runtime import memory
+from fedgram.training.loop import Training
+from fedgram.training.pilots import grid_rate
+
+LONG = 20  # rounds from which a run is tried with a few before the table begins
+TRIAL = 2  # scored ones, that few,
+SCORED = 2  # every other of them: that tells rounds and scorings apart
+PILOTS = 4  # rates that are tried, as a rule
+_COPIES = 4  # of the features: as stored, on the grid, dealt out, and those under way
+_SQUARES = 6  # of feature by feature: sums, their parts, a solve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Seconds of single runs, guessed from those that are measured.
+
+    Parameters
+    ----------
+    runs
+        All runs of the table.
+    measured
+        Seconds of some of them, by digest.
+    """
+
+    runs: Sequence[Run]
+    measured: Mapping[str, float]
+
+    def of(self, run: Run) -> float | None:
+        """Return a run's seconds: its own, or those of the most similar ones measured."""
+        if run.digest in self.measured:
+            return self.measured[run.digest]
+        known = [r for r in self.runs if r.digest in self.measured and r.method == run.method]
+        near = {r.digest: (r.made == run.made, r.source == run.source) for r in known}
+        like = [r for r in known if near[r.digest] == max(near.values())]
+        if not like:
+            return None
+        return mean(self.measured[r.digest] * _size(run) / _size(r) for r in like)
+
+    def left(self, unfinished: Iterable[Run], side_by_side: int) -> float | None:
+        """Return the seconds until these runs are done; None where no method is measured.
+
+        A method of which nothing is measured is taken to be like the mean of the others.
+        """
+        by_kind: dict[tuple[str, str, Source], float | None] = {}  # seeds and partitions are alike
+        guesses = []
+        for run in unfinished:
+            kind = (run.method, repr(run.made), run.source)
+            if kind not in by_kind:
+                by_kind[kind] = self.of(run)
+            guesses.append(by_kind[kind])
+        known = [guess for guess in guesses if guess is not None]
+        if not known:
+            return None if guesses else 0.0
+        total = sum(known) + (len(guesses) - len(known)) * mean(known)
+        return total / min(side_by_side, len(guesses))
+
+    def unknown(self, unfinished: Iterable[Run]) -> list[Run]:
+        """Return a run of every method of which nothing is measured."""
+        known = {run.method for run in self.runs if run.digest in self.measured}
+        first: dict[str, Run] = {}
+        for run in unfinished:
+            if run.method not in known:
+                first.setdefault(run.method, run)
+        return list(first.values())
+
+
+def trial(run: Run) -> dict[str, Any]:
+    """Return the configuration of a short try of a run; one that is short stays as it is."""
+    plain = run.settings.plain()
+    if run.rounds >= LONG:
+        every = min(run.settings.scoring.every, SCORED)
+        plain["scoring"] = {**plain["scoring"], "every": every}
+        changes: dict[str, Any] = {"rounds": TRIAL * every}
+        if _pilots(run):
+            changes["rate"] = grid_rate(0)
+        plain["method"] = {run.method: {**plain["method"].get(run.method, {}), **changes}}
+    return plain
+
+
+def rounds_in_all(run: Run) -> int:
+    """Return about how many rounds a run goes through, those to find its rate included."""
+    return run.rounds + _pilots(run)
+
+
+def extrapolated(rounds: int, ends: Sequence[float], end: float, *, every: int = 1) -> float:
+    """Return the seconds of so many rounds, from a short try.
+
+    Parameters
+    ----------
+    rounds
+        How many the run will have.
+    ends
+        When each round of the try was over, in seconds, and scored if it was.
+    end
+        When all of it was.
+    every
+        Every so many rounds of the run are scored; of the try every other one, or all as in it.
+
+    Examples
+    --------
+    >>> extrapolated(200, [5.0, 7.0], 8.0)  # 3 s before the first round, 2 s each, 1 s after
+    404.0
+    >>> extrapolated(20, [1.0, 4.0, 5.0, 8.0], 8.0, every=5)  # scoring takes 2 s
+    28.0
+    """
+    if len(ends) <= min(every, SCORED):
+        return end
+    each = ends[-1] - ends[-2]
+    if every == 1:
+        return end + (rounds - len(ends)) * each
+    alone = ends[-2] - ends[-3]
+    scorings = max(0.0, rounds / every - len(ends) / SCORED)
+    return end + (rounds - len(ends)) * alone + scorings * max(0.0, each - alone)
+
+
+def side_by_side(runs: Sequence[Run], wanted: int) -> int:
+    """Return how many runs, of those wanted at most, there is memory for; at least one is."""
+    largest = max((_bytes(run) for run in runs), default=0)
+    memory.require(largest, "one run of the table", "use fewer features or samples")
+    free = memory.available()
+    fitting = wanted if free is None or not largest else max(1, free // largest)
+    return max(1, min(wanted, fitting, len(runs)))
+
+
+def spoken(seconds: float) -> str:
+    """Return a time as people say it.
+
+    Examples
+    --------
+    >>> [spoken(t) for t in (0.2, 75, 4000, 200000)]
+    ['1 s', '1 min 15 s', '1 h 6 min', '2 d 7 h']
+    """
+    whole = max(1, round(seconds))
+    for size, unit, small, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // small} {smaller}"
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+
+
+def _pilots(run: Run) -> int:
+    made = run.made
+    return PILOTS * made.pilot if isinstance(made, Training) and made.rate == "auto" else 0
+
+
+def _size(run: Run) -> float:
+    """Return what the time is about proportional to, for one method."""
+    return rounds_in_all(run) * run.source.samples * run.source.features
+
+
+def _bytes(run: Run) -> int:
+    """Return about how much memory a run takes."""
+    source = run.source
+    lifts = [getattr(value, "width", 0) for value in vars(run.made).values()]
+    width = source.features + sum(w for w in lifts if isinstance(w, int))
+    widest = max([source.features, *(w for w in lifts if isinstance(w, int))])
+    return _COPIES * source.samples * width * source.itemsize + _SQUARES * 8 * widest**2

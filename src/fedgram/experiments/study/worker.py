@@ -1,0 +1,99 @@
+"""The process that carries out runs of a table, one after the other.
+
+Jobs come as lines of JSON on standard input and answers go as lines of JSON to standard output.
+The process ends when its input does: also when whoever started it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TextIO
+
+from fedgram.data.sources import Dataset, load
+from fedgram.errors import DataError, FedgramError, MemoryLimitError
+from fedgram.experiments import config
+from fedgram.experiments.record import Record
+from fedgram.experiments.study.cells import digest_of
+from fedgram.features.grid import Grid
+from fedgram.federation.federated_dataset import Sites, sites
+from fedgram.runtime import files
+
+
+class Bench:
+    """What stays in memory between runs: one data set, and the last way it was dealt."""
+
+    def __init__(self) -> None:
+        self._data = lru_cache(maxsize=1)(_loaded)
+        self._dealt = lru_cache(maxsize=1)(self._deal)
+
+    def run(self, job: Mapping[str, Any], on_round: config.OnRound) -> None:
+        """Carry out and record one run; without a folder nothing is recorded."""
+        settings = config.read(job["config"])
+        (name,) = settings.methods
+        folder = Path(job["folder"]) if job["folder"] else None
+        everybody = self._dealt(job["data"], settings.data, settings.grid)
+        record = Record(folder, settings.about(name), keep_models=job["keep_models"])
+        settings.run(name, everybody, record=record, on_round=on_round)
+
+    def _deal(self, digest: str, plan: config.Data, grid: Grid) -> Sites:
+        return sites(self._data(plan.source, digest), plan, grid)
+
+
+def main() -> None:
+    """Take jobs until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a method prints is no answer
+    jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
+    bench = Bench()
+    while True:
+        _carry_out(bench, json.loads(jobs.get()), answers)
+
+
+def _listen(jobs: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        jobs.put(line)
+    os._exit(0)  # in the middle of a run too: an unfinished run is done again
+
+
+def _carry_out(bench: Bench, job: Mapping[str, Any], answers: TextIO) -> None:
+    def answer(**what: Any) -> None:
+        print(json.dumps(what), file=answers, flush=True)
+
+    start = time.perf_counter()
+    try:
+        bench.run(job, lambda round_: answer(round=round_, seconds=time.perf_counter() - start))
+        answer(done=True, seconds=time.perf_counter() - start)
+    except FedgramError as error:
+        answer(failed=str(error), code=error.exit_code)
+    except MemoryError as error:
+        answer(failed=f"not enough memory ({error})", code=MemoryLimitError.exit_code)
+    except Exception as error:  # a method of one's own may raise anything; other runs go on
+        where = ""
+        if job["folder"]:
+            path = Path(job["folder"]) / "error.txt"
+            files.write(path, traceback.format_exc())
+            where = f"; see {path}"
+        answer(failed=f"{type(error).__name__}: {error}{where}", code=FedgramError.exit_code)
+
+
+def _loaded(source: str, digest: str) -> Dataset:
+    data = load(source)
+    if digest_of(data) != digest:
+        raise DataError(f"{source}: changed since the table was begun; start the table again")
+    return data
+
+
+if __name__ == "__main__":
+    main()

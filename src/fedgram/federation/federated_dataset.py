@@ -1,0 +1,88 @@
+"""A data set on the grid, dealt to sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.core.samples import Labels, Samples, concatenate
+from fedgram.data.partition import deal
+from fedgram.data.plan import Plan
+from fedgram.data.sources import Dataset
+from fedgram.errors import DataError, RowError
+from fedgram.features.grid import Grid
+from fedgram.federation.client import Site
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sites:
+    """The members of a federation, the clients held out of it, and everybody's test samples.
+
+    Examples
+    --------
+    >>> from fedgram.data.sources import load
+    >>> [site.id for site in sites(load("digits"), Plan(clients=3)).members]
+    ['c0', 'c1', 'c2']
+    """
+
+    members: list[Site]
+    holdout: list[Site]
+    test: Samples
+
+    @property
+    def reserves_valid(self) -> bool:
+        """Whether validation samples are for choices only, whatever the method."""
+        return all(site.reserve_valid for site in self.members)
+
+
+def gridded(data: Dataset, grid: Grid) -> Samples:
+    """Return all samples of a data set on the grid; a bad row is named with its client."""
+    if data.grid is not None:
+        if (grid.bits, grid.reach) != data.grid:
+            bits, clip = data.grid
+            raise DataError(
+                f"{data.name}: the features were stored on a grid of {bits} bits, clip {clip:g}; "
+                f"set grid.bits={bits} and grid.clip={clip:g}, or extract them again"
+            )
+        whole = np.issubdtype(data.x.dtype, np.integer)
+        if not whole or np.abs(data.x.astype(np.int64)).max(initial=0) > grid.bound:
+            raise DataError(
+                f"{data.name}: the features do not lie on the grid they are said to be on; "
+                "extract them again"
+            )
+        stored = grid.stored(data.x, backbone=data.backbone)
+        return Samples(stored, Labels(data.y, data.classes))
+    try:
+        features = grid(data.x, scale=data.scale, offset=data.offset, backbone=data.backbone)
+    except RowError as error:
+        client = "" if data.client is None else f"client {data.client[error.row]}: "
+        raise DataError(f"{data.name}: {client}{error}") from error
+    return Samples(features, Labels(data.y, data.classes))
+
+
+def sites(data: Dataset, plan: Plan | None = None, grid: Grid | None = None) -> Sites:
+    """Put the data on the grid and deal them to sites.
+
+    Examples
+    --------
+    >>> from fedgram.data.sources import load
+    >>> everybody = sites(load("digits"), Plan(clients=4, holdout_clients=1))
+    >>> len(everybody.members), len(everybody.holdout), len(everybody.test)
+    (3, 1, 450)
+    """
+    plan = plan or Plan()
+    everything = gridded(data, grid or Grid())
+    members: list[Site] = []
+    holdout: list[Site] = []
+    for share in deal(data, plan):
+        site = Site(
+            id=share.id,
+            train=everything.take(share.train),
+            valid=everything.take(share.valid),
+            test=everything.take(share.test),
+            reserve_valid=plan.reserve_valid,
+        )
+        (holdout if share.holdout else members).append(site)
+    tests = [site.test for site in (*members, *holdout)]
+    return Sites(members=members, holdout=holdout, test=concatenate(tests))

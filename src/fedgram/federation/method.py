@@ -1,0 +1,193 @@
+"""What a method is, and how it is found by the name of its file."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+from fedgram.core import codec
+from fedgram.errors import ConfigError
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation, provenance
+from fedgram.models.linear import Predictor
+from fedgram.runtime.settings import build, propose
+
+PACKAGE = "fedgram.methods"
+
+
+class Method(Protocol):
+    """A frozen, keyword-only dataclass whose fields are its hyper-parameters."""
+
+    def fit(self, federation: Federation) -> Iterator[Any]:
+        """Yield what is shared, after each round."""
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        """Return the client's own model from what it was sent; runs at the client."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One hyper-parameter as shown to people."""
+
+    name: str
+    default: Any
+    text: str
+
+
+def names() -> list[str]:
+    """Return the names of all methods that come with fedgram.
+
+    Examples
+    --------
+    >>> {"afl", "apfl", "fedhip", "local"} <= set(names())
+    True
+    """
+    package = importlib.import_module(PACKAGE)
+    found = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
+
+
+def find(name: str) -> type[Method]:
+    """Return the method of this name, or the one in this ``.py`` file.
+
+    Examples
+    --------
+    >>> find("afl").__name__
+    'AFL'
+    >>> find("alf")
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.ConfigError: method 'alf' is not known; did you mean 'afl'?
+    """
+    if name.endswith(".py"):
+        return _only_method(_module_at(Path(name)))
+    if name not in names():
+        raise ConfigError(f"method {name!r} is not known; {propose(name, names())}")
+    return _only_method(importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}"))
+
+
+def make(name: str, settings: Mapping[str, Any] | None = None) -> Method:
+    """Return a method with some of its parameters set; wrong ones are refused by name.
+
+    Examples
+    --------
+    >>> make("afl", {"ridge": 3, "lift": {"width": 16}})
+    AFL(ridge=3.0, lift=Lift(width=16, activation='relu', seed=0))
+    """
+    built: Method = build(find(name), settings or {}, f"method.{name}")
+    return built
+
+
+def shared_digest(method: Method, shared: Any) -> str | None:
+    """Return the digest of the totals a shared result stands on, with the method's parameters.
+
+    It is the same on every machine as long as the totals are; None where nothing is shared.
+    """
+    if shared is None:
+        return None
+    settings = dataclasses.asdict(method)  # type: ignore[call-overload]
+    return codec.digest({"shared": provenance(shared), "parameters": settings})
+
+
+@codec.register("Published/1")
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Published:
+    """What a method shares, as a file: with the method's name and parameters.
+
+    Examples
+    --------
+    >>> Published(method="afl", settings={"ridge": 3.0}, shared=None).make({})
+    AFL(ridge=3.0, lift=Lift(width=0, activation='relu', seed=0))
+    """
+
+    method: str
+    settings: dict[str, Any]
+    shared: Any
+
+    def make(self, changes: Mapping[str, Any]) -> Method:
+        """Return the method, with some of its parameters changed."""
+        return make(self.method, {**self.settings, **changes})
+
+
+def parameters(kind: type[Any]) -> list[Parameter]:
+    """Return a method's parameters with their defaults and what its docstring says of them."""
+    texts: dict[str, str] = {}
+    for ancestor in reversed(kind.__mro__):  # what a method inherits is described there
+        texts.update(_parameter_texts(inspect.cleandoc(ancestor.__doc__ or "")))
+    found = []
+    for field in dataclasses.fields(kind):
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
+        found.append(Parameter(name=field.name, default=default, text=texts.get(field.name, "")))
+    return found
+
+
+def summary(kind: type[Any]) -> str:
+    """Return the first line of a method's docstring."""
+    return (inspect.getdoc(kind) or "").split("\n", 1)[0]
+
+
+def _only_method(module: ModuleType) -> type[Method]:
+    kinds = [
+        kind
+        for name, kind in vars(module).items()
+        if inspect.isclass(kind)
+        and kind.__module__ == module.__name__
+        and not name.startswith("_")
+        and hasattr(kind, "fit")
+        and hasattr(kind, "personalize")
+    ]
+    if len(kinds) != 1 or not dataclasses.is_dataclass(kinds[0]):
+        found = len(kinds) if len(kinds) != 1 else "1, which is no dataclass"
+        raise ConfigError(
+            f"{module.__file__}: a method's file holds one dataclass with fit and personalize; "
+            f"found {found}"
+        )
+    return cast(type[Method], kinds[0])
+
+
+def _module_at(path: Path) -> ModuleType:
+    try:
+        source = str(path.resolve(strict=True))
+    except OSError as error:
+        raise ConfigError(f"{path}: there is no such file ({error.strerror})") from error
+    # A name of its own, whatever else is imported; dataclasses look their module up by it.
+    name = f"fedgram_method_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, source)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ConfigError(
+            f"{path}: cannot be imported ({type(error).__name__}: {error})"
+        ) from error
+    return module
+
+
+def _parameter_texts(doc: str) -> dict[str, str]:
+    """Read the Parameters section of a numpydoc docstring."""
+    section = re.search(r"Parameters\n-+\n(.*?)(\n\n\w+\n-+\n|\Z)", doc, re.DOTALL)
+    texts: dict[str, str] = {}
+    heads: list[str] = []
+    for line in (section.group(1) if section else "").splitlines():
+        if line and not line.startswith(" "):
+            heads = [name.strip() for name in line.split(",")]
+            texts.update(dict.fromkeys(heads, ""))
+        else:
+            for name in heads:
+                texts[name] = f"{texts[name]} {line.strip()}".strip()
+    return texts

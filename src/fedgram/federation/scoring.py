@@ -1,0 +1,140 @@
+"""Personalize and score at a site: the one place where test data are seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedgram.core import codec
+from fedgram.core.additive import Additive
+from fedgram.core.samples import Floats, Integers
+from fedgram.core.statistics import Tally
+from fedgram.federation.client import Client, Site
+from fedgram.federation.method import Method
+from fedgram.models.linear import Predictor, predict
+from fedgram.runtime import flops
+
+
+@codec.register("Metrics/1")
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """What to compute beyond accuracy.
+
+    Parameters
+    ----------
+    auroc
+        Macro AUROC on each client's own test samples, averaged over clients.
+    classes
+        Accuracy within each class.
+    whole
+        Accuracy of every client's model on everybody's test samples.
+    """
+
+    auroc: bool = False
+    classes: bool = False
+    whole: bool = True
+
+
+@codec.register("Evaluation/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Evaluation(Additive):
+    """What scoring at a site adds up to, in integers, so that it survives a secure sum.
+
+    Parameters
+    ----------
+    tally, valid
+        On test samples, and on validation samples if they were kept for choices.
+    microseconds, flops
+        Time and operations of personalizing.
+    """
+
+    tally: Tally = field(default_factory=Tally.zero)
+    valid: Tally = field(default_factory=Tally.zero)
+    microseconds: int = 0
+    flops: int = 0
+
+
+@codec.register("Evaluated/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Evaluated:
+    """What a server that may see individuals is told of one site."""
+
+    sums: Evaluation
+    model_digest: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task:
+    """Personalize and score at a site.
+
+    Parameters
+    ----------
+    method
+        Whose models they are.
+    metrics
+        What to compute beyond accuracy.
+    kept_valid
+        Whether validation samples were kept for choices, and may judge.
+    round, best
+        Which round is scored, and which one is the best so far; sites keep these two models.
+    keep
+        Called with the site's name and its model.
+    """
+
+    method: Method
+    metrics: Metrics = Metrics()
+    kept_valid: bool = False
+    round: int = 1
+    best: int = 0
+    keep: Callable[[str, Predictor], None] | None = None
+
+    def __call__(self, site: Site, client: Client, shared: object) -> Evaluated:
+        start, before = time.perf_counter(), flops.total()
+        model = self.method.personalize(client, shared)
+        seconds, operations = time.perf_counter() - start, flops.total() - before
+        if self.keep:
+            self.keep(site.id, model)
+        scores, truth = model(site.test.features), site.test.labels
+        auroc = macro_auroc(scores, truth.codes) if self.metrics.auroc else None
+        valid = site.valid if self.kept_valid else site.valid.take([])
+        return Evaluated(
+            sums=Evaluation(
+                tally=Tally.of(scores.argmax(axis=1), truth, auroc=auroc),
+                valid=Tally.of(predict(model, valid.features), valid.labels),
+                microseconds=round(seconds * 1e6),
+                flops=operations,
+            ),
+            model_digest=codec.digest(model),
+        )
+
+
+def macro_auroc(scores: Floats, codes: Integers) -> float | None:
+    """Return the mean over classes of the area under the ROC curve, each class against the rest.
+
+    Classes without samples, or with all of them, are left out; None where none remains.
+
+    Examples
+    --------
+    >>> macro_auroc(np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1]))
+    1.0
+    >>> macro_auroc(np.array([[0.9, 0.1]]), np.array([0])) is None
+    True
+    """
+    areas = []
+    for code in np.unique(codes):
+        inside = codes == code
+        positive, negative = int(inside.sum()), int((~inside).sum())
+        if negative:
+            ranks = _ranks(scores[:, code])[inside].sum()
+            areas.append((ranks - positive * (positive + 1) / 2) / (positive * negative))
+    return float(np.mean(areas)) if areas else None
+
+
+def _ranks(values: Floats) -> Floats:
+    """Return ranks from 1, equal values sharing their mean; scipy.stats takes long to import."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Floats = (counts.cumsum() - (counts - 1) / 2)[places]
+    return ranks

@@ -1,0 +1,151 @@
+"""Filters of a layer from the summed statistics of its patches, in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy.linalg
+
+from fedgram.core.exact import EXACT_UP_TO, FLOAT32
+from fedgram.core.samples import Floats
+from fedgram.core.solve import square, steady
+from fedgram.core.statistics import Statistics
+from fedgram.errors import SolveError
+from fedgram.features.grid import bias
+from fedgram.features.lift import signs_of
+from fedgram.layerwise.stack import GRID, Solved
+from fedgram.models.architecture import Layer
+from fedgram.runtime import flops
+
+Kind = Literal["principal", "position", "shared", "backward", "random", "none"]
+Scaling = Literal["length", "rms", "whitened"]
+LABELED: tuple[Kind, ...] = ("position", "shared", "backward")
+LARGEST = 2**11 - 1  # of a filter's integers: 12 bits with the sign
+FLOOR = 0.01  # of the mean variance of a patch's entries: less than this is taken for noise
+_WIDEST_SHIFT = 100
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Moments:
+    """Mean and second moments of patches, constant apart, in the units they are stored in."""
+
+    gram: Floats
+    count: int
+    constant: int
+
+    @classmethod
+    def of(cls, total: Statistics) -> Moments:
+        """Read them off a total, whose last feature is the constant."""
+        if total.count <= 0:
+            raise SolveError(f"nothing to solve: the total holds {total.count} samples")
+        return cls(
+            gram=square(total.gram, total.space.width),
+            count=total.count,
+            constant=bias(total.space.unit, total.space.bound),
+        )
+
+    @property
+    def mean(self) -> Floats:
+        """Mean patch."""
+        mean: Floats = self.gram[:-1, -1] / (self.constant * self.count)
+        return mean
+
+    @property
+    def covariance(self) -> Floats:
+        """Covariance of patches."""
+        mean = self.mean
+        covariance: Floats = self.gram[:-1, :-1] / self.count - np.outer(mean, mean)
+        return covariance
+
+    def rms(self, filters: Floats) -> Floats:
+        """Return the root mean square of what each filter makes of all patches."""
+        with steady():
+            squares = np.einsum("ij,ij->j", filters, self.gram @ filters) / self.count
+        rms: Floats = np.sqrt(np.maximum(squares, 0))
+        return rms
+
+    def centered(self, filters: Floats) -> Floats:
+        """Return the filters with the entry for the constant that makes their mean zero."""
+        offset = -(self.mean @ filters) / self.constant
+        return np.vstack([filters, offset])
+
+
+def solve(
+    total: Statistics, layer: Layer, kind: Kind, *, ridge: float, scaling: Scaling, seed: int
+) -> Solved:
+    """Return the layer with filters of this kind, on the public grid."""
+    moments, inputs = Moments.of(total), total.space.width - 1
+    if kind in LABELED:
+        filters = total.solve(ridge * total.count) * total.space.unit
+    else:
+        random = signs_of(inputs, layer.channels, seed) / np.sqrt(np.float64(inputs))
+        if kind == "principal":
+            random = _both_signs(_axes(moments.covariance), random)
+        filters = moments.centered(random)
+    sizes = _sizes(filters, moments, scaling) * (GRID.step if total.space.exact else 1.0)
+    return rounded(filters, layer, sizes, total.space.bound)
+
+
+def rounded(filters: Floats, layer: Layer, sizes: Floats, bound: int) -> Solved:
+    """Return a layer whose filters are divided by `sizes` and put on the public grid.
+
+    Each filter has the largest power of two for which its integers have 12 bits and no sum of its
+    products with integers up to `bound`, in any order, leaves what float32 holds exactly.
+    """
+    scaled = filters / sizes
+    largest, length = np.abs(scaled).max(axis=0), np.abs(scaled).sum(axis=0)
+    # Rounding adds up to a half to each entry.
+    room = EXACT_UP_TO[FLOAT32] / max(1, bound) - len(scaled) / 2
+    with np.errstate(divide="ignore"):  # a filter of zeros fits with any power
+        fits = np.log2(np.minimum(LARGEST / largest, room / length))
+    shifts = np.clip(np.floor(fits), -_WIDEST_SHIFT, _WIDEST_SHIFT).astype(np.int8)
+    whole = np.rint(np.ldexp(scaled, shifts.astype(np.int32)))
+    return Solved(text=str(layer), filters=whole.astype(np.int16), shifts=shifts, sizes=sizes)
+
+
+def pulled(
+    own: Statistics, shared: Solved, layer: Layer, *, ridge: float, strength: float
+) -> Solved:
+    """Return a client's own layer: its ridge regression, pulled towards the shared filters.
+
+    Both weights count for each patch. Sizes are the shared ones, so that a strong pull leaves the
+    layer as it is shared.
+    """
+    unit, weight = own.space.unit, ridge * own.count + strength
+    towards = shared.real() * shared.sizes / unit * (strength / weight)
+    filters = own.solve(weight, towards=towards) * unit
+    return rounded(filters, layer, shared.sizes, own.space.bound)
+
+
+def _sizes(filters: Floats, moments: Moments, scaling: Scaling) -> Floats:
+    """Return what to divide filters by so that their outputs are of about unit size."""
+    if scaling == "rms":
+        sizes = moments.rms(filters)
+    else:
+        length = np.sqrt(np.einsum("ij,ij->j", filters[:-1], filters[:-1]))
+        squares = moments.rms(filters / np.where(length > 0, length, 1.0)) ** 2
+        kept = np.ones_like(squares)
+        if scaling == "whitened":
+            kept = squares + FLOOR * np.trace(moments.covariance) / (len(filters) - 1)
+            kept = np.where(kept > 0, kept, 1.0)  # patches that are all alike
+        sizes = length * np.sqrt(kept * np.mean(squares / kept))
+    return np.where(sizes > 0, sizes, 1.0)
+
+
+def _axes(covariance: Floats) -> Floats:
+    """Return the principal axes, that of the largest variance first; their signs are fixed."""
+    width = len(covariance)
+    flops.add(9 * width**3)
+    with steady():
+        _, ascending = scipy.linalg.eigh(covariance, check_finite=False)
+    axes: Floats = ascending[:, ::-1]
+    largest = axes[np.abs(axes).argmax(axis=0), np.arange(width)]
+    return axes * np.where(largest < 0, -1.0, 1.0)
+
+
+def _both_signs(axes: Floats, random: Floats) -> Floats:
+    """Return the leading axes with both signs; where there are too few, random filters too."""
+    pairs = np.stack([axes, -axes], axis=2).reshape(len(axes), -1)
+    return np.hstack([pairs, random])[:, : random.shape[1]]

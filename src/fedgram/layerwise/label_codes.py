@@ -1,0 +1,106 @@
+"""Targets of hidden layers: a public code for each class, at each place of a layer's output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.linalg
+
+from fedgram.core.samples import Array, Floats
+from fedgram.core.solve import steady
+from fedgram.features.lift import signs_of
+from fedgram.layerwise.filters import Kind
+from fedgram.models.architecture import Conv, Layer, Maps
+
+_LARGEST, _RMS = 127, 42  # of a code's integers: at most, and about
+
+
+def table(
+    kind: Kind,
+    classes: Sequence[str],
+    layers: Sequence[Layer],
+    shapes: Sequence[Maps],
+    index: int,
+    seed: int,
+) -> Array:
+    """Return the codes for one layer, classes by places by channels, as small integers.
+
+    Codes go with the names of the classes in alphabetical order, so that it does not matter in
+    which order a site lists them.
+
+    - position: every place has its own code of +1 and -1 for each class;
+    - shared: all places have the same one, so the filters span no more than the classes;
+    - backward: what the layers above, with random filters, would need to answer with the class
+      (Toh 2018; ZORB 2020), so that neighboring places and layers agree.
+    """
+    out, count = layers[index].filtered(shapes[index]), len(classes)
+    if kind == "backward":
+        codes = _backward(count, layers, shapes, index, seed)
+    else:
+        width = out.size if kind == "position" else out.channels
+        codes = signs_of(count, width, codes_seed(seed, index)).astype(np.int8)
+        codes = np.broadcast_to(
+            codes.reshape(count, -1, out.channels), (count, out.places, out.channels)
+        )
+    return codes[np.argsort(np.argsort(np.asarray(classes)))]
+
+
+def codes_seed(seed: int, index: int) -> int:
+    """Return the seed of a layer's codes; that of its random filters is one more."""
+    return (seed << 16) + 2 * index
+
+
+def _backward(
+    count: int, layers: Sequence[Layer], shapes: Sequence[Maps], index: int, seed: int
+) -> Array:
+    """Pull the classes back through random layers: at each by the pseudo-inverse of its filters.
+
+    A pooled value is wanted at every place that it was pooled from, and the activation is taken
+    for the identity, which relu is where it answers at all.
+    """
+    last = shapes[-1]
+    random = signs_of(last.size, count, codes_seed(seed, len(layers)) + 1)
+    with steady():
+        wanted: Floats = scipy.linalg.pinv(random.astype(np.float64)).reshape(count, *_axes(last))
+        for place in range(len(layers) - 1, index - 1, -1):
+            layer, maps = layers[place], shapes[place]
+            wanted = _unpooled(wanted, layer, layer.filtered(maps))
+            if place > index:
+                random = signs_of(layer.fan_in(maps), layer.channels, codes_seed(seed, place) + 1)
+                rows = wanted @ scipy.linalg.pinv(random.astype(np.float64))
+                wanted = _overlapped(rows, layer, maps)
+    flat = wanted.reshape(count, -1, wanted.shape[-1])
+    rms = np.sqrt(np.mean(flat**2)) or 1.0
+    return np.clip(np.rint(flat * (_RMS / rms)), -_LARGEST, _LARGEST).astype(np.int8)
+
+
+def _axes(maps: Maps) -> tuple[int, int, int]:
+    return maps.height, maps.width, maps.channels
+
+
+def _unpooled(wanted: Floats, layer: Layer, out: Maps) -> Floats:
+    if not isinstance(layer, Conv):
+        return wanted
+    whole = np.zeros((len(wanted), *_axes(out)))
+    spread = wanted.repeat(layer.pool, axis=1).repeat(layer.pool, axis=2)
+    whole[:, : spread.shape[1], : spread.shape[2]] = spread
+    return whole
+
+
+def _overlapped(rows: Floats, layer: Layer, maps: Maps) -> Floats:
+    """Put patches back in their places; where they overlap, take the mean."""
+    if not isinstance(layer, Conv):
+        return rows.reshape(len(rows), *_axes(maps))
+    edge, step, size = layer.padding, layer.stride, layer.kernel
+    count, down, right, _ = rows.shape
+    total = np.zeros((count, maps.height + 2 * edge, maps.width + 2 * edge, maps.channels))
+    times = np.zeros((total.shape[1], total.shape[2], 1))
+    patches = rows.reshape(count, down, right, size, size, maps.channels)
+    for i in range(size):
+        for j in range(size):
+            there = slice(i, i + step * down, step), slice(j, j + step * right, step)
+            total[:, *there] += patches[:, :, :, i, j]
+            times[there] += 1
+    mean = total / np.maximum(times, 1)
+    return mean[:, edge : edge + maps.height, edge : edge + maps.width]

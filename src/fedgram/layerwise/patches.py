@@ -1,0 +1,184 @@
+"""Patches of maps, and their exact sums, in memory that does not grow with the samples.
+
+Maps are integers on the grid, samples by height by width by channels. A patch is what a filter
+sees at one place, with a constant at its end; a dense layer has one patch, all of the maps. Patches
+are written out for a few samples at a time. How many is nobody's business but the client's: the
+sums are integers, so batches of any size give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fedgram.core.exact import (
+    EXACT_UP_TO,
+    FLOAT64,
+    MOST_BLOCK_ENTRIES,
+    Accumulator,
+    block_dtype,
+    blocks,
+    multiplied,
+)
+from fedgram.core.samples import Array, Integers, Space
+from fedgram.errors import ExactnessError
+from fedgram.features.grid import bias
+from fedgram.models.architecture import Conv, Layer, Maps
+from fedgram.runtime import memory
+
+_SHARE_OF_MEMORY = 32  # of what is free, one part goes into a batch of patches
+
+
+def places(layer: Layer, maps: Maps) -> int:
+    """Return the number of patches of one sample."""
+    return layer.filtered(maps).places
+
+
+def affordable(layer: Layer, maps: Maps, room: int = MOST_BLOCK_ENTRIES) -> int:
+    """Return how many samples at a time fit `room` entries of patches, and the memory there is.
+
+    Examples
+    --------
+    >>> affordable(Conv(channels=8, kernel=5), Maps(height=28, width=28, channels=1))
+    280
+    """
+    free = memory.available()
+    if free is not None:
+        room = min(room, free // (_SHARE_OF_MEMORY * FLOAT64.itemsize))
+    return max(1, room // (places(layer, maps) * (layer.fan_in(maps) + 1)))
+
+
+def patches(values: Array, layer: Layer, maps: Maps, constant: Array | int, dtype: Any) -> Array:
+    """Return all patches of some samples, one in each row, with the constant at the end.
+
+    A row holds the places of a patch from left to right and from top to bottom, all channels of a
+    place together.
+
+    Examples
+    --------
+    >>> image, maps = np.arange(9, dtype=np.int8), Maps(height=3, width=3, channels=1)
+    >>> patches(image.reshape(1, 9), Conv(channels=1, kernel=2), maps, 21, np.int64)
+    array([[ 0,  1,  3,  4, 21],
+           [ 1,  2,  4,  5, 21],
+           [ 3,  4,  6,  7, 21],
+           [ 4,  5,  7,  8, 21]])
+    """
+    out = layer.filtered(maps)
+    rows = np.empty((len(values), out.height, out.width, layer.fan_in(maps) + 1), dtype)
+    rows[..., -1] = np.reshape(constant, (-1, 1, 1))
+    if isinstance(layer, Conv):
+        _write(rows, values.reshape(-1, maps.height, maps.width, maps.channels), layer)
+    else:
+        rows[:, 0, 0, :-1] = values
+    return rows.reshape(-1, rows.shape[-1])
+
+
+def _write(rows: Array, values: Array, layer: Conv) -> None:
+    """Write the patches row of pixels by row of pixels: such a row lies together in both."""
+    step, channels = layer.stride, values.shape[-1]
+    if layer.padding:
+        edge = (layer.padding, layer.padding)
+        values = np.pad(values, ((0, 0), edge, edge, (0, 0)))
+    values = np.ascontiguousarray(values)
+    sample, down, right, _ = values.strides
+    length = layer.kernel * channels
+    for row in range(layer.kernel):
+        part = np.lib.stride_tricks.as_strided(
+            values[:, row:],
+            (*rows.shape[:3], length),
+            (sample, down * step, right * step, values.itemsize),
+            writeable=False,
+        )
+        rows[..., row * length : (row + 1) * length] = part
+
+
+class PatchSums:
+    """Running sums over patches: the Gram matrix, and the sum of the maps of each class.
+
+    The Gram matrix is that of all patches with their constant. The sum of a class's patches is the
+    patch of the sum of its maps, so the moment with targets that depend on class and place needs
+    no patches at all.
+
+    Examples
+    --------
+    >>> maps = Maps(height=2, width=2, channels=1)
+    >>> sums = PatchSums(Conv(channels=1, kernel=1), maps, Space(width=5, bound=127), classes=2)
+    >>> sums.add(np.array([[1, 2, 3, 4]], np.int8), np.array([1]))
+    >>> sums.gram()
+    array([30, 10,  4])
+    >>> sums.moment(np.ones((2, 4, 1), np.int8))
+    array([[10],
+           [ 4]])
+    """
+
+    def __init__(self, layer: Layer, maps: Maps, space: Space, classes: int) -> None:
+        self._layer, self._maps, self._bound = layer, maps, space.bound
+        self._constant = bias(space.unit, space.bound)
+        self._dtype = block_dtype(space.bound)
+        self._total = Accumulator(layer.fan_in(maps) + 1, 0, space.bound)
+        self._sums = np.zeros((classes, maps.size), np.int64 if space.bound else np.float64)
+        self._counts = np.zeros(classes, np.int64)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the sums: int64 on the grid."""
+        return self._sums.dtype
+
+    @property
+    def counts(self) -> Integers:
+        """Samples of each class."""
+        return self._counts.copy()
+
+    def add(self, values: Array, codes: Integers) -> None:
+        """Add the maps of some samples, with their class codes."""
+        onehot = np.zeros((len(values), len(self._sums)), FLOAT64)
+        onehot[np.arange(len(values)), codes] = 1
+        sums = multiplied(onehot.T, values.astype(FLOAT64))  # far below 2^53 in a batch
+        self._sums += sums.astype(self._sums.dtype)
+        self._counts += np.bincount(codes, minlength=len(self._counts))
+        for block in self._blocks(values):
+            self._total.add_block(block)
+
+    def gram(self) -> Array:
+        """Return the upper triangle of the Gram matrix, row by row; it starts anew from zero."""
+        return self._total.take()[0]
+
+    def moment(self, table: Array) -> Array:
+        """Return the sum of patches times targets; `table` has one for each class and place."""
+        rows = patches(self._sums, self._layer, self._maps, self._constant * self._counts, FLOAT64)
+        targets = table.reshape(len(rows), table.shape[2]).astype(FLOAT64)
+        reach = np.abs(rows).max(initial=0.0) * np.abs(targets).sum(axis=0).max(initial=0.0)
+        if self._bound and reach > EXACT_UP_TO[FLOAT64]:
+            raise ExactnessError("this many samples might not add up exactly; use fewer grid.bits")
+        return multiplied(rows.T, targets).astype(self._sums.dtype)
+
+    def _blocks(self, values: Array) -> Iterator[Array]:
+        """Yield the patches in float blocks whose Gram matrices are exact."""
+        limit = EXACT_UP_TO[self._dtype] if self._bound else np.inf
+        room, energies = affordable(self._layer, self._maps), self._energies(values)
+        start = 0
+        while start < len(values):
+            stop, energy = start + 1, energies[start]
+            while stop < min(len(values), start + room) and energy + energies[stop] <= limit:
+                energy += energies[stop]
+                stop += 1
+            part = values[start:stop]
+            rows = patches(part, self._layer, self._maps, self._constant, self._dtype)
+            if energy <= limit:
+                yield rows
+            else:  # one sample alone is too large
+                yield from blocks(rows, self._bound, self._dtype)
+            start = stop
+
+    def _energies(self, values: Array) -> Array:
+        """Bound, for each sample, the sum of squares of any column of its patches.
+
+        No column holds more than all places of one channel, or of the constant.
+        """
+        channels = self._maps.channels if isinstance(self._layer, Conv) else self._maps.size
+        wide = values.reshape(len(values), -1, channels).astype(FLOAT64)
+        constant = places(self._layer, self._maps) * self._constant**2
+        energies: Array = np.maximum(np.einsum("npc,npc->nc", wide, wide).max(axis=1), constant)
+        return energies

@@ -1,0 +1,257 @@
+"""What methods share that solve a network layer by layer: settings, steps and the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedgram.core import codec
+from fedgram.core.additive import Additive, agreed
+from fedgram.core.exact import require_gram
+from fedgram.core.gcv import Ridge
+from fedgram.core.samples import NOWHERE, Array, Features, Floats, Samples, Space
+from fedgram.core.statistics import Statistics
+from fedgram.errors import ConfigError
+from fedgram.features.lift import Lift
+from fedgram.federation.client import Client
+from fedgram.federation.protocol import Federation
+from fedgram.layerwise import filters
+from fedgram.layerwise.filters import LABELED, Kind, Scaling
+from fedgram.layerwise.label_codes import codes_seed, table
+from fedgram.layerwise.patches import PatchSums, affordable, places
+from fedgram.layerwise.stack import Solved, Stack, seen
+from fedgram.models.architecture import Dense, Layer, maps_of, read, shapes
+from fedgram.models.linear import Linear
+from fedgram.runtime import memory
+
+FOR_IMAGES = "conv 32 5x5 pad 2 max 2, conv 64 3x3 pad 1 max 2"
+FOR_VECTORS = "mlp"
+
+
+@codec.register("Census/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Census(Additive):
+    """How many samples there are, of which space and classes: asked before anything is solved."""
+
+    count: int = 0
+    space: Space = agreed(default=NOWHERE)
+    classes: tuple[str, ...] = agreed(default=())
+
+    def adopts(self) -> bool:
+        return self.space == NOWHERE
+
+
+@codec.register("Deep/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Deep:
+    """A solved network: layers and a linear head.
+
+    Parameters
+    ----------
+    stack
+        The hidden layers.
+    head
+        One score for each class, from what comes out of them.
+    origins
+        Digests of the totals that layers and head were solved from, in this order.
+    """
+
+    stack: Stack
+    head: Linear
+    origins: tuple[str, ...] = ()
+
+    @property
+    def space(self) -> Space:
+        """The space of the features that go in."""
+        return self.stack.inputs
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        return self.head.classes
+
+    def __call__(self, features: Features) -> Floats:
+        return self.head(self.stack(features))
+
+    def provenance(self) -> str:
+        """Digest of all the totals it was solved from."""
+        return codec.digest(list(self.origins))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layered:
+    """A network that is solved layer by layer.
+
+    Parameters
+    ----------
+    layers
+        The hidden layers in words, or a preset: lenet, acnnl5 or mlp; "auto" takes convolutions
+        for images and dense layers for vectors.
+    image
+        Height, width and channels of the images that the features are the pixels of; by default
+        what the data say.
+    filters
+        What the filters of hidden layers are. principal: the leading principal axes of everybody's
+        patches, with both signs. position, shared, backward: the ridge regression of the patches
+        on codes of the classes, drawn for each place, for all places alike, or pulled back from
+        the classes through random layers. Controls: random (untrained) and none (head only).
+    scaling
+        How filters are made alike: they have the same length, or, rms, their outputs have the same
+        size on everybody's patches; whitened: the same size, but for outputs that hardly vary.
+    cells
+        What the head sees: the means of what every layer makes over so many by so many cells, or
+        with 0 what the last layer makes, place by place.
+    ridge
+        Weight of the head's squared norm, for features of unit size; "auto" takes the least with
+        nearly the smallest generalized cross-validation error.
+    layer_ridge
+        The same for filters that are regressions, for each patch.
+    lift
+        Random projection and activation before the head; width 0 for none.
+    seed
+        Public seed of codes and random filters.
+    """
+
+    layers: str = "auto"
+    image: tuple[int, ...] = ()
+    filters: Kind = "principal"
+    scaling: Scaling = "length"
+    cells: int = 0
+    ridge: Ridge = 100.0
+    layer_ridge: float = 1e-4
+    lift: Lift = Lift()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.layers != "auto":
+            read(self.layers)
+        if not 0 <= self.seed < 2**47:
+            raise ConfigError(f"seed = {self.seed}: use a number from 0 to 2^47 - 1")
+        if self.cells < 0:
+            raise ConfigError(f"cells = {self.cells}: use a number > 0, or 0 for the last layer")
+        if not 0 <= self.layer_ridge < float("inf"):
+            raise ConfigError(f"layer_ridge = {self.layer_ridge}: use a finite weight >= 0")
+
+    # What clients are asked for
+
+    def census(self, client: Client, _: None) -> Census:
+        samples = client.samples
+        return Census(
+            count=len(samples), space=samples.features.space, classes=samples.labels.classes
+        )
+
+    def layer_statistics(self, client: Client, task: dict[str, Any]) -> Statistics:
+        """Return the statistics of all that the filters of the next layer will see."""
+        return self.patches_of(client.samples, task["stack"], task["codes"])
+
+    def head_statistics(self, client: Client, stack: Stack) -> Statistics:
+        """Return the statistics of what comes out of the layers."""
+        return self.outcomes_of(client.samples, stack)
+
+    # What becomes of it
+
+    def start(self, space: Space) -> Stack:
+        """Return the network below its first layer, for features of this space."""
+        maps = maps_of(space, self.image)
+        out = seen(shapes(self.hidden(space), maps), self.cells)  # refuses layers that do not fit
+        memory.require(
+            24 * (self.lift.width or out.size) ** 2,
+            f"the head above outputs of {out}",
+            "use more pooling, fewer channels, or a narrower lift",
+        )
+        return Stack(inputs=space, image=(maps.height, maps.width, maps.channels))
+
+    def hidden(self, space: Space) -> tuple[Layer, ...]:
+        """Return the hidden layers for features of this space."""
+        if self.filters == "none":
+            return ()
+        if self.layers != "auto":
+            return read(self.layers)
+        return read(FOR_IMAGES if maps_of(space, self.image).places > 1 else FOR_VECTORS)
+
+    def solved(self, federation: Federation, census: Census) -> tuple[Stack, tuple[str, ...]]:
+        """Solve the hidden layers; return them with the digests of their totals."""
+        stack, origins = self.start(census.space), []
+        for _ in self.hidden(census.space):
+            task = {"stack": stack, "codes": self.codes(stack, census.classes)}
+            total = federation.sum(self.layer_statistics, task)
+            origins.append(total.digest())
+            stack = stack.plus(self.next_layer(stack, total))
+        return replace(stack, cells=self.cells), tuple(origins)
+
+    def next_layer(self, stack: Stack, total: Statistics) -> Solved:
+        """Return the layer above a stack, solved from the total of its patches."""
+        index = len(stack.solved)
+        return filters.solve(
+            total,
+            self.hidden(stack.inputs)[index],
+            self.filters,
+            ridge=self.layer_ridge,
+            scaling=self.scaling,
+            seed=codes_seed(self.seed, index) + 1,
+        )
+
+    def headed(
+        self, stack: Stack, total: Statistics, origins: tuple[str, ...], ridge: float
+    ) -> Deep:
+        """Return the network with the head that is solved from the total of its outcomes."""
+        head = Linear(
+            weights=total.solve(ridge),
+            space=total.space,
+            classes=total.classes,
+            lift=self.lift,
+            origin=total.digest(),
+        )
+        return Deep(stack=stack, head=head, origins=(*origins, head.origin))
+
+    # What a client makes of its samples
+
+    def codes(self, stack: Stack, classes: tuple[str, ...]) -> Array | None:
+        """Return the targets of the layer above a stack; None where a client draws them itself."""
+        return self._table(stack, classes) if self.filters == "backward" else None
+
+    def patches_of(self, samples: Samples, stack: Stack, codes: Array | None) -> Statistics:
+        """Return the statistics of the patches that the layer above a stack will see."""
+        layer, maps = self.hidden(stack.inputs)[len(stack.solved)], stack.maps
+        classes = samples.labels.classes
+        sums = PatchSums(layer, maps, stack.space, len(classes))
+        for features, labels in stack.batches(samples, affordable(layer, maps)):
+            sums.add(features.values[:, :-1], labels.codes)
+        moment, energy = np.zeros((layer.fan_in(maps) + 1, 0), sums.dtype), 0
+        if self.filters in LABELED:
+            codes = self._table(stack, classes) if codes is None else codes
+            moment = sums.moment(codes)
+            energy = int(sums.counts @ np.sum(codes.astype(np.int64) ** 2, axis=(1, 2)))
+        return Statistics(
+            count=len(samples) * places(layer, maps),
+            gram=sums.gram(),
+            moment=moment,
+            energy=energy,
+            space=replace(
+                stack.space,
+                width=layer.fan_in(maps) + 1,
+                steps=(*stack.space.steps, f"patches({layer})"),
+            ),
+            classes=tuple(f"channel {k}" for k in range(moment.shape[1])),
+        )
+
+    def outcomes_of(self, samples: Samples, stack: Stack) -> Statistics:
+        """Return the statistics of what comes out of a stack and goes into the head."""
+        if self.lift.width:
+            require_gram(self.lift.width + 1, len(samples.labels.classes))
+        whole = Dense(channels=1)  # the head sees a sample as a dense layer does
+        batches = stack.batches(samples, affordable(whole, stack.maps))
+        return Statistics.over((self.lift(features), labels) for features, labels in batches)
+
+    def _table(self, stack: Stack, classes: tuple[str, ...]) -> Array:
+        layers = self.hidden(stack.inputs)
+        return table(
+            self.filters,
+            classes,
+            layers,
+            shapes(layers, stack.shapes[0]),
+            len(stack.solved),
+            self.seed,
+        )

@@ -1,0 +1,272 @@
+"""Solved layers, one above the other, as a map from features to features."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedgram.core import codec
+from fedgram.core.exact import FLOAT32, FLOAT64, multiplied, product
+from fedgram.core.samples import Array, Features, Floats, Labels, Samples, Space
+from fedgram.errors import MismatchError
+from fedgram.features.grid import Grid, bias
+from fedgram.features.lift import ACTIVATIONS
+from fedgram.layerwise.patches import affordable, patches
+from fedgram.models.architecture import Conv, Layer, Maps, read
+
+GRID = Grid(bits=8)  # of what comes out of a layer
+
+
+@codec.register("Solved/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Solved:
+    """A layer with its filters, on a public grid: integers of 12 bits times powers of two.
+
+    Parameters
+    ----------
+    text
+        The layer in words.
+    filters
+        Inputs of a patch, constant included, by channels; integers.
+    shifts
+        A channel's output is its integer sum divided by two to the power of this, rounded.
+    sizes
+        What the filters were divided by, as they were solved, to make outputs of unit size.
+    """
+
+    text: str
+    filters: Array
+    shifts: Array
+    sizes: Floats
+
+    @functools.cached_property
+    def layer(self) -> Layer:
+        """The layer's description."""
+        (layer,) = read(self.text)
+        return layer
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """The largest sum of magnitudes of a filter."""
+        return int(np.abs(self.filters.astype(np.int64)).sum(axis=0).max(initial=0))
+
+    @functools.cached_property
+    def factors(self) -> Array:
+        """The powers of two by which sums are multiplied."""
+        return np.ldexp(np.float32(1), -self.shifts.astype(np.int32))
+
+    def real(self) -> Floats:
+        """Return the filters as plain numbers."""
+        real: Floats = self.filters * self.factors.astype(FLOAT64)
+        return real
+
+    def __call__(self, values: Array, maps: Maps, space: Space) -> Array:
+        """Return what the layer makes of maps in this space, sample by sample flattened."""
+        layer, constant = self.layer, bias(space.unit, space.bound)
+        dtype = FLOAT32 if space.bound else FLOAT64
+        rows = patches(values, layer, maps, constant, dtype)
+        if not space.bound:
+            real: Floats = multiplied(rows, self.real())
+            return _activated(real, layer, layer.filtered(maps), len(values))
+        sums = product(rows, self.filters, space.bound, longest=self.longest)
+        out = layer.filtered(maps)
+        pool, pooling = (layer.pool, layer.pooling) if isinstance(layer, Conv) else (1, "")
+        if pooling == "max":
+            sums = _pooled(sums, pool, out, len(values), np.maximum)
+        sums *= self.factors  # exact: by powers of two
+        levels = _leveled(np.rint(sums, out=sums), layer.activation)
+        if pooling == "mean":
+            levels = _pooled(levels, pool, out, len(values), np.add)
+            levels /= pool**2  # rounded, but a half is exact
+            np.rint(levels, out=levels)
+        return levels.astype(np.int8).reshape(len(values), -1)
+
+
+def _leveled(sums: Array, activation: str) -> Array:
+    """Return the activation of whole numbers, on the grid; it may be written over them."""
+    if activation == "relu":  # most layers, and no need to look anything up
+        return np.clip(sums, 0, GRID.bound, out=sums)
+    np.clip(sums, -GRID.bound, GRID.bound, out=sums)
+    levels = _table(activation).take(sums.astype(np.int16) + GRID.bound)
+    return levels.astype(sums.dtype)
+
+
+@functools.cache
+def _table(activation: str) -> Array:
+    """Return the activation of every level of the grid, on the grid."""
+    levels: Floats = np.arange(-GRID.bound, GRID.bound + 1) * np.float64(GRID.step)
+    table: Array = GRID.levels(ACTIVATIONS[activation](levels))
+    return table
+
+
+def _activated(sums: Floats, layer: Layer, out: Maps, count: int) -> Floats:
+    """Pool and activate real numbers: maxima are taken before, means after the activation."""
+    function = ACTIVATIONS[layer.activation]
+    if not isinstance(layer, Conv):
+        return function(sums)
+    if layer.pooling == "max":
+        pooled = function(_pooled(sums, layer.pool, out, count, np.maximum))
+    else:
+        pooled = _pooled(function(sums), layer.pool, out, count, np.add) / layer.pool**2
+    return pooled.reshape(count, -1)
+
+
+def _pooled(rows: Array, pool: int, out: Maps, count: int, join: np.ufunc) -> Array:
+    """Join the places of every cell; rows and columns one by one, which numpy does fastest."""
+    down, right = out.height // pool, out.width // pool
+    maps = rows.reshape(count, out.height, out.width, -1)[:, : down * pool, : right * pool]
+    cells = maps.reshape(count, down, pool, right, pool, -1)
+    lines = functools.reduce(join, (cells[:, :, i] for i in range(pool)))
+    pooled: Array = functools.reduce(join, (lines[:, :, :, i] for i in range(pool)))
+    return pooled
+
+
+def seen(shapes: Sequence[Maps], cells: int) -> Maps:
+    """Return the shape of what the head sees of maps: of the last, or of the cells of all layers.
+
+    Examples
+    --------
+    >>> maps = [Maps(height=n, width=n, channels=c) for n, c in ((32, 3), (16, 8), (2, 10))]
+    >>> str(seen(maps, cells=0)), str(seen(maps, cells=4))
+    ('2x2x10', '1x1x168')
+    """
+    if not cells or len(shapes) == 1:
+        return shapes[-1]
+    sides = [(min(cells, maps.height), min(cells, maps.width)) for maps in shapes]
+    pairs = zip(sides[1:], shapes[1:], strict=True)
+    return Maps(channels=sum(down * right * maps.channels for (down, right), maps in pairs))
+
+
+def _averaged(values: Array, maps: Maps, cells: int) -> Array:
+    """Return means over cells, sample by sample flattened, in the units of the values.
+
+    A mean of n values varies less than they do, and would be lost on their grid. So it is
+    multiplied by sqrt(n) / 2, if that is more than 1.
+    """
+    exact = values.dtype == np.int8
+    sums = values.reshape(-1, maps.height, maps.width, maps.channels)
+    count = np.ones(())
+    for axis, side in ((1, maps.height), (2, maps.width)):
+        starts = np.unique(np.arange(cells) * side // cells)
+        sums = np.add.reduceat(sums, starts, axis=axis, dtype=np.int32 if exact else FLOAT64)
+        count = np.multiply.outer(count, np.diff(starts, append=side))
+    factors = np.maximum(np.sqrt(count) / 2, 1) / count
+    means = sums * factors[..., None]
+    if exact:
+        means = np.clip(np.rint(means), -GRID.bound, GRID.bound).astype(values.dtype)
+    return means.reshape(len(values), -1)
+
+
+@codec.register("Stack/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stack:
+    """The layers solved so far, over images or vectors of one space.
+
+    Parameters
+    ----------
+    inputs
+        The space of the features that go in.
+    image
+        Their height, width and channels.
+    solved
+        The layers.
+    cells
+        Where it is not 0, what comes out is for the head: the means of what every layer makes over
+        so many by so many cells, side by side, and not what the last layer makes.
+    """
+
+    inputs: Space
+    image: tuple[int, int, int]
+    solved: tuple[Solved, ...] = ()
+    cells: int = 0
+
+    @functools.cached_property
+    def shapes(self) -> list[Maps]:
+        """The shape that goes into each layer, and last the one that comes out."""
+        height, width, channels = self.image
+        found = [Maps(height=height, width=width, channels=channels)]
+        for solved in self.solved:
+            found.append(solved.layer.after(found[-1]))
+        return found
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of what decides what comes out: integers, alike on every machine that rounds alike."""
+        layers = [[solved.text, solved.filters, solved.shifts] for solved in self.solved]
+        return codec.digest([self.inputs, self.image, layers, self.cells])
+
+    @property
+    def maps(self) -> Maps:
+        """The shape of what comes out."""
+        return seen(self.shapes, self.cells)
+
+    @functools.cached_property
+    def space(self) -> Space:
+        """The space of what comes out, constant included."""
+        if not self.solved:
+            return self.inputs
+        exact = self.inputs.exact
+        texts = ", ".join(solved.text for solved in self.solved)
+        texts += f"; cells {self.cells}" if self.cells else ""
+        return replace(
+            self.inputs,
+            width=self.maps.size + 1,
+            unit=GRID.step if exact else 1.0,
+            bound=GRID.bound if exact else 0,
+            clip=GRID.reach if exact else 0.0,
+            steps=(*self.inputs.steps, f"layers({texts}; {self.digest[:16]})"),
+        )
+
+    def plus(self, layer: Solved) -> Stack:
+        """Return the stack with one more layer on top."""
+        return replace(self, solved=(*self.solved, layer))
+
+    def batches(self, samples: Samples, at_a_time: int) -> Iterator[tuple[Features, Labels]]:
+        """Yield what comes out for a few samples at a time, with their labels."""
+        for start in range(0, len(samples), at_a_time):
+            part = slice(start, start + at_a_time)
+            yield self(samples.features.take(part)), samples.labels.take(part)
+
+    def affordable(self) -> int:
+        """Return how many samples at a time fit the memory of every layer."""
+        pairs = zip(self.solved, self.shapes, strict=False)
+        return min(affordable(solved.layer, maps) for solved, maps in pairs)
+
+    def __call__(self, features: Features) -> Features:
+        """Return what comes out."""
+        if not self.solved:
+            return self._applied(features)
+        memo = features.memo
+        if memo is not None and self.digest in memo:
+            return memo[self.digest]
+        rows = np.empty((len(features), self.space.width), np.int8 if self.space.bound else FLOAT64)
+        size = self.affordable()
+        for start in range(0, len(features), size):
+            part = slice(start, start + size)
+            rows[part] = self._applied(features.take(part)).values
+        made = Features(rows, self.space)
+        if memo is not None:
+            memo[self.digest] = made
+        return made
+
+    def _applied(self, features: Features) -> Features:
+        if features.space != self.inputs:
+            raise MismatchError(
+                f"these layers were made for other features: "
+                f"{self.inputs.difference(features.space)}; use the same backbone and grid"
+            )
+        if not self.solved:
+            return features
+        values, space = features.values[:, :-1], self.inputs
+        parts = []
+        for solved, maps, after in zip(self.solved, self.shapes, self.shapes[1:], strict=False):
+            values, space = solved(values, maps, space), self.space
+            if self.cells:
+                parts.append(_averaged(values, after, self.cells))
+        rows = np.empty((len(values), self.space.width), values.dtype)
+        rows[:, :-1] = np.hstack(parts) if self.cells else values
+        rows[:, -1] = bias(self.space.unit, self.space.bound)
+        return Features(rows, self.space)

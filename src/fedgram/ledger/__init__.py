@@ -1,0 +1,1 @@
+"""Who is in the total: members, contributions, certificates."""

@@ -1,0 +1,106 @@
+"""What a site hands over, and how contributions with different class lists add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fedgram.core import codec
+from fedgram.core.statistics import Statistics
+from fedgram.errors import MismatchError
+
+
+@codec.register("Contribution/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Contribution:
+    """What a site hands over: its statistics, under its name.
+
+    Parameters
+    ----------
+    client
+        Name of the site.
+    statistics
+        Sums of its samples; negative for samples to be removed.
+    tag
+        Tells two increments with the same content apart.
+
+    Examples
+    --------
+    >>> one = Contribution(client="ward 3", statistics=Statistics.zero())
+    >>> one.id == Contribution(client="ward 3", statistics=Statistics.zero()).id
+    True
+    """
+
+    client: str
+    statistics: Statistics
+    tag: str = ""
+
+    @property
+    def id(self) -> str:
+        """Digest of the content: the same contribution is not counted twice."""
+        return codec.digest(self)
+
+
+def merged(parts: Iterable[Statistics], classes: Sequence[str] | None = None) -> Statistics:
+    """Return the sum of statistics whose class lists may differ, by the names of the classes.
+
+    Equal names merge, a class that one side lacks is a column of zeros there, and the order is
+    alphabetical, so that it does not matter who came first. With a fixed list of `classes` others
+    are refused.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedgram.core.samples import Space
+    >>> def of(*classes):
+    ...     ones = np.ones((1, len(classes)), int)
+    ...     return Statistics(count=2, moment=ones, gram=ones[0, :1], space=Space(width=1, bound=9),
+    ...                       classes=classes)
+    >>> merged([of("cat", "dog"), of("dog", "ant")]).classes
+    ('ant', 'cat', 'dog')
+    """
+    total = Statistics.zero()
+    for part in parts:
+        if part.adopts():
+            continue
+        names = merged_classes(total.classes, part.classes, classes)
+        both = part.arranged(names)
+        total = both if total.adopts() else total.arranged(names) + both
+    return total
+
+
+def merged_classes(
+    ours: Sequence[str], theirs: Sequence[str], fixed: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Return the class list of both sides, or refuse lists that cannot mean the same thing."""
+    names = set(checked_classes([*dict.fromkeys([*ours, *theirs])]))
+    if fixed is not None:
+        if names - set(fixed):
+            extra = ", ".join(sorted(names - set(fixed)))
+            raise MismatchError(f"classes {extra} are not among the agreed ones")
+        return tuple(fixed)
+    if ours and theirs and _numbered(ours) != _numbered(theirs):
+        raise MismatchError(
+            "one side names its classes and the other only numbers them; give all sites the "
+            "class names (an array 'classes')"
+        )
+    return tuple(sorted(names))
+
+
+def checked_classes(classes: Sequence[str]) -> list[str]:
+    """Return the list, unless two names differ only in case or spaces."""
+    if len(set(classes)) < len(classes):
+        twice = next(name for name in classes if list(classes).count(name) > 1)
+        raise MismatchError(f"class {twice!r} is named twice; name every class once")
+    folded: dict[str, str] = {}
+    for name in classes:
+        other = folded.setdefault(name.strip().casefold(), name)
+        if other != name:
+            raise MismatchError(
+                f"classes {other!r} and {name!r} differ only in case or spaces; agree on one name"
+            )
+    return list(classes)
+
+
+def _numbered(classes: Sequence[str]) -> bool:
+    return all(name.isdigit() for name in classes)

@@ -1,0 +1,86 @@
+"""The ledgers of a federation's server: one for each kind of contribution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fedgram.ledger.ledger import COHORT, Ledger
+
+_LETTERS = 12  # of the digest that tells kinds of contributions apart
+_COHORT = "-cohort"
+
+
+class Ledgers:
+    """Ledger files in a folder, each opened when it is first needed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, Ledgers(Path(folder)) as ledgers:
+    ...     ledgers.of("0123456789abcdef").members, [name for name, _ in ledgers]
+    ([], ['ledger-0123456789ab.db'])
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open: dict[Path, Ledger] = {}
+        self._stack = ExitStack()
+        self.used: list[Ledger] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def __iter__(self) -> Iterator[tuple[str, Ledger]]:
+        """Yield the ledgers that there are, with their file names."""
+        for path in sorted(self._folder.glob("ledger-*.db")):
+            yield path.name, self._opened(path)
+
+    def of(self, kind: str, *, cohort: bool = False) -> Ledger:
+        """Return the ledger of a kind of contribution, new where there is none.
+
+        Totals of secure sums have one of their own: whoever is in one must not be added again.
+        """
+        name = f"ledger-{kind[:_LETTERS]}{_COHORT if cohort else ''}.db"
+        ledger = self._opened(self._folder / name)
+        if ledger not in self.used:
+            self.used.append(ledger)
+        return ledger
+
+    def cohorts(self, *, there: bool) -> list[Ledger]:
+        """Return the ledgers of secure totals, or the others."""
+        return [ledger for name, ledger in self if (_COHORT in name) == there]
+
+    def shut_out(self) -> dict[str, str]:
+        """Return who has left or was forgotten in any ledger, and was not admitted since."""
+        out = {name: how for _, ledger in self for name, how in ledger.shut_out().items()}
+        out.pop(COHORT, None)
+        return out
+
+    def _opened(self, path: Path) -> Ledger:
+        if path not in self._open:
+            if not path.is_file():
+                _make(path)
+            self._open[path] = self._stack.enter_context(Ledger.open(path))
+        return self._open[path]
+
+
+def _make(path: Path) -> None:
+    """Make an empty ledger that is whole when it gets its name: a kill leaves no half of one."""
+    part = path.with_name(f"{path.name}.part")
+    for left in (part, part.with_name(f"{part.name}-journal")):
+        left.unlink(missing_ok=True)
+    with Ledger.create(part):
+        pass
+    part.replace(path)

@@ -1,0 +1,339 @@
+"""Who is in the total: join, stream, leave, forget, and what can be proven afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fedgram.core.samples import NOWHERE, Space
+from fedgram.core.statistics import Statistics
+from fedgram.errors import ExactnessError, LedgerError, MismatchError
+from fedgram.ledger.certificate import Certificate
+from fedgram.ledger.contribution import Contribution, checked_classes, merged
+from fedgram.ledger.store import Event, LedgerFile
+
+COHORT = "cohort"  # under this name the total of a secure sum is kept: of whom, its tag says
+_MEMBERSHIP = ("join", "leave", "forget", "admit")
+
+
+class Ledger:
+    """A durable total of contributions, with its members and its history.
+
+    Every change is one transaction on the disk. Class lists merge by name, in alphabetical order.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from fedgram.core.samples import Features, Labels
+    >>> def of(*rows):
+    ...     features = Features(np.array(rows, dtype=np.int8), Space(width=2, bound=127))
+    ...     return Statistics.of(features, Labels(np.zeros(len(rows), int), ("a", "b")))
+    >>> with tempfile.TemporaryDirectory() as folder, Ledger.create(Path(folder) / "l") as ledger:
+    ...     ledger.join("north", of([1, 2]))
+    ...     before = ledger.total.digest()
+    ...     ledger.join("south", of([3, 4], [5, 6]))
+    ...     certificate = ledger.forget("south")
+    ...     certificate.total_digest == before, ledger.members
+    (True, ['north'])
+    """
+
+    def __init__(self, file: LedgerFile) -> None:
+        self._file = file
+
+    @classmethod
+    def create(cls, path: Path, *, classes: Sequence[str] | None = None) -> Self:
+        """Make an empty ledger; with `classes`, other classes than these are refused."""
+        checked = None if classes is None else sorted(checked_classes(classes))
+        return cls(LedgerFile(path, create=True, classes=checked))
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open an existing ledger."""
+        return cls(LedgerFile(path, create=False))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    @property
+    def members(self) -> list[str]:
+        """Names of the clients in the total, sorted."""
+        return self._file.clients(members_only=True)
+
+    @property
+    def total(self) -> Statistics:
+        """The sum of the members' contributions."""
+        return self._file.total
+
+    @property
+    def space(self) -> Space:
+        """The space agreed on by the first contribution; nowhere before it."""
+        plain = self._file.get("space")
+        return Space(**{**plain, "steps": tuple(plain["steps"])}) if plain else NOWHERE
+
+    def history(self) -> list[Event]:
+        """Return all events, oldest first."""
+        return self._file.events()
+
+    def of(self, client: str) -> Statistics:
+        """Return the sum of what a member has contributed."""
+        self._require_member(client)
+        return self._merged(self._file.stored(client))
+
+    def tag(self, client: str) -> str:
+        """Return the tag with which a client last joined."""
+        joined = [e for e in self.history() if e.client == client and e.what == "join"]
+        return str(joined[-1].detail.get("tag", "")) if joined else ""
+
+    def shut_out(self) -> dict[str, str]:
+        """Return who is out and stays out until admitted, and how that came."""
+        last = {e.client: e.what for e in self.history() if e.what in _MEMBERSHIP and e.client}
+        said = {"leave": "has left", "forget": "was forgotten"}
+        return {
+            client: f"{said[what]}; 'fedgram federation admit' lets it in again"
+            for client, what in last.items()
+            if what in said
+        }
+
+    def admit(self, client: str) -> None:
+        """Let a client that has left, or was forgotten, take part again when it is next asked."""
+        with self._file.transaction():
+            if client not in self.shut_out():
+                raise LedgerError(f"client {client}: has neither left nor been forgotten")
+            self._file.add_event("admit", self.total, client=client)
+
+    def exclude(self, client: str) -> None:
+        """Say that a client is out that is in the total only as a part of somebody's sum."""
+        with self._file.transaction():
+            self._file.add_event("forget", self.total, client=client)
+
+    def replace(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
+        """Put a new contribution in the place of all that a member has sent, in one step.
+
+        Who has left, or was forgotten, must be admitted first.
+        """
+        _refuse_negative(client, statistics)
+        with self._file.transaction():
+            if client in self.shut_out() and client not in self.members:
+                raise LedgerError(f"client {client}: {self.shut_out()[client]}")
+            if client in self.members:
+                self._retire(client)
+            self._add("join", Contribution(client=client, statistics=statistics, tag=tag))
+
+    def join(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
+        """Add a new member's statistics."""
+        _refuse_negative(client, statistics)
+        contribution = Contribution(client=client, statistics=statistics, tag=tag)
+        with self._file.transaction():
+            if client in self.members:
+                raise LedgerError(
+                    f"client {client}: is a member already; send what is new with 'stream'"
+                )
+            self._add("join", contribution)
+
+    def stream(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
+        """Add an increment of a member; a negative one removes samples, here and on the disk."""
+        contribution = Contribution(client=client, statistics=statistics, tag=tag)
+        with self._file.transaction():
+            self._require_member(client)
+            if statistics.count < 0:
+                self._remove(contribution)
+            else:
+                _refuse_negative(client, statistics)
+                self._add("stream", contribution)
+        if statistics.count < 0:
+            self._file.compact()
+
+    def leave(self, client: str) -> None:
+        """Take a member out of the total; its contributions are kept for audit."""
+        with self._file.transaction():
+            self._require_member(client)
+            self._retire(client)
+
+    def forget(self, client: str) -> Certificate:
+        """Take a client out and erase all it ever sent; return what can be shown of it."""
+        with self._file.transaction():
+            if client not in self._file.clients(members_only=False):
+                raise LedgerError(
+                    f"client {client}: nothing of it is here; members: {self._named()}"
+                )
+            gone = self._merged(self._file.stored(client))
+            self._file.erase(client, seen=True)
+            total = self._take_out(gone)
+            number = self._deleted(client, total, among=client)
+        self._file.compact()
+        return self._certificate(number)
+
+    def withdraw(self, client: str, part: Statistics, *, within: str, tag: str) -> Certificate:
+        """Take a client's part out of a member that is a sum of several, and keep the rest."""
+        with self._file.transaction():
+            self._require_member(within)
+            rest = self._merged([*self._file.stored(within), -part])
+            _refuse_negative(client, rest)
+            self._file.erase(within, seen=True)
+            self._file.total = self._merged([self.total, -part])
+            self._file.store(Contribution(client=within, statistics=rest, tag=tag))
+            self._file.add_event(
+                "join", self.total, client=within, samples=rest.count, detail={"tag": tag}
+            )
+            number = self._deleted(client, self.total, among=within)
+        self._file.compact()
+        return self._certificate(number)
+
+    def _deleted(self, client: str, total: Statistics, *, among: str) -> int:
+        """Write a deletion into the history, with the models that were made before it."""
+        said = {
+            "samples": total.count,
+            "members": self.members,
+            "published_with": [
+                {"time": event.time, **event.detail}
+                for event in self.history()
+                if event.what == "publish" and among in event.detail["members"]
+            ],
+        }
+        return self._file.add_event("forget", total, client=client, detail=said)
+
+    def publish(self, *, shared_digest: str, model: str, total_digest: str | None = None) -> None:
+        """Record that a model was made from the current total, which must have this digest."""
+        with self._file.transaction():
+            total = self.total
+            if total_digest not in (None, total.digest()):
+                raise LedgerError("the ledger has changed since the model was made; solve again")
+            detail = {"shared_digest": shared_digest, "model": model, "members": self.members}
+            self._file.add_event("publish", total, samples=total.count, detail=detail)
+
+    def verify(self, certificate: Certificate | None = None) -> str:
+        """Recompute the total from the stored contributions and return its digest.
+
+        With a certificate, check too that its deletion is in this ledger's history with that
+        digest, and that nothing of the client is stored unless it came back since.
+        """
+        self._file.check()
+        with self._file.transaction(kind="DEFERRED"):
+            recomputed = self._merged(self._file.stored())
+            for _ in self._file.stored(member=False):
+                pass  # checks the checksums of what is kept for audit
+            digest = recomputed.digest()
+            if self.total != recomputed or digest != self.history()[-1].total_digest:
+                raise LedgerError(
+                    f"{self._file.path}: the total is not the sum of its contributions; restore "
+                    "it from a copy"
+                )
+            if certificate is not None:
+                self._verify_deletion(certificate)
+        return digest
+
+    def _verify_deletion(self, certificate: Certificate) -> None:
+        history = self.history()
+        told = any(e.seq == certificate.event and e.what == "forget" for e in history)
+        if not told or self._certificate(certificate.event) != certificate:
+            raise LedgerError("the certificate is not of this ledger, or was changed")
+        later = [event for event in history if event.seq > certificate.event]
+        back = any(e.client == certificate.client and e.what == "join" for e in later)
+        if not back and certificate.client in self._file.clients(members_only=False):
+            raise LedgerError(f"client {certificate.client}: contributions are still stored")
+
+    def _certificate(self, number: int) -> Certificate:
+        event = next(event for event in self.history() if event.seq == number)
+        return Certificate(
+            client=event.client or "",
+            time=event.time,
+            event=event.seq,
+            total_digest=event.total_digest,
+            **event.detail,
+        )
+
+    def _add(self, what: str, contribution: Contribution) -> None:
+        client, statistics = contribution.client, contribution.statistics
+        self._agree(contribution)
+        self._file.store(contribution)
+        self._file.total = total = self._merged([self.total, statistics])
+        detail = {"id": contribution.id, **({"tag": contribution.tag} if contribution.tag else {})}
+        self._file.add_event(what, total, client=client, samples=statistics.count, detail=detail)
+
+    def _retire(self, client: str) -> None:
+        gone = self._merged(self._file.stored(client))
+        self._file.retire(client)
+        self._file.add_event("leave", self._take_out(gone), client=client)
+
+    def _remove(self, contribution: Contribution) -> None:
+        """Fold a negative increment into what it takes away from, so that nothing of it stays.
+
+        What the client sent in an earlier membership may hold the samples too, and goes as well.
+        """
+        client, statistics = contribution.client, contribution.statistics
+        self._agree(contribution)
+        rest = self._merged([*self._file.stored(client), statistics])
+        _refuse_negative(client, rest)
+        self._file.erase(client, seen=False)
+        self._file.store(Contribution(client=client, statistics=rest, tag="after a removal"))
+        self._file.total = total = self._merged([self.total, statistics])
+        self._file.add_event("remove", total, client=client)
+
+    def _take_out(self, gone: Statistics) -> Statistics:
+        """Subtract from the total, and drop the classes that no member has any more."""
+        total = Statistics.zero()
+        if self.members:
+            total = self._merged([self.total, -gone])
+            if self._file.get("classes") is None:
+                kept = {name for part in self._file.stored() for name in part.classes}
+                total = total.arranged(sorted(kept))
+        self._file.total = total
+        return total
+
+    def _merged(self, parts: Iterable[Statistics]) -> Statistics:
+        return merged(parts, self._file.get("classes"))
+
+    def _agree(self, contribution: Contribution) -> None:
+        """Hold the first contribution's space, and refuse others by what differs."""
+        space, agreed = contribution.statistics.space, self.space
+        if space == NOWHERE:
+            raise LedgerError(f"client {contribution.client}: the contribution is empty; send sums")
+        if agreed == NOWHERE:
+            self._file.put("space", asdict(space))
+        elif space != agreed:
+            raise MismatchError(
+                f"client {contribution.client}: made in another way than this ledger's "
+                f"contributions: {agreed.difference(space)}; contribute again with equal settings"
+            )
+        if not space.exact:
+            raise ExactnessError(
+                f"client {contribution.client}: its sums are not exact, so nothing could be taken "
+                "out again; use grid.bits from 2 to 16"
+            )
+        if self._file.seen(contribution):
+            raise LedgerError(
+                f"client {contribution.client}: this very contribution is in already; give a "
+                "repeated one another tag"
+            )
+
+    def _require_member(self, client: str) -> None:
+        if client not in self.members:
+            raise LedgerError(f"client {client}: not a member; members: {self._named()}")
+
+    def _named(self) -> str:
+        return ", ".join(self.members) or "none"
+
+
+def _refuse_negative(client: str, statistics: Statistics) -> None:
+    # The last feature is a constant, so that its row of the moment counts the classes.
+    counts = statistics.moment[-1:] if statistics.space.inputs else statistics.moment[:0]
+    if statistics.count < 0 or (statistics.diagonal() < 0).any() or (counts < 0).any():
+        raise LedgerError(
+            f"client {client}: more would be taken away than there is; was it removed already?"
+        )
+
+
+def cohort(ledger: Ledger) -> list[str]:
+    """Return the clients of whom a ledger has but a total, in one sum."""
+    return ledger.tag(COHORT).split("\n") if COHORT in ledger.members else []

@@ -1,0 +1,302 @@
+"""Depth on frozen features, solved block by block; a method says what comes on top.
+
+Every block is one sum and one solve. What is on top is a method of its own, which is given clients
+whose features are deep and knows nothing of the blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import scipy.linalg
+
+from fedgram.core import codec
+from fedgram.core.samples import Features, Floats, Samples, Space
+from fedgram.core.solve import require_ridge, ridge_solve, square, steady
+from fedgram.core.statistics import Opening, Statistics
+from fedgram.errors import ConfigError
+from fedgram.features.lift import Lift
+from fedgram.features.residual import Block, Residual, beside, beside_space
+from fedgram.federation.client import Client
+from fedgram.federation.method import Method
+from fedgram.federation.protocol import (
+    Federation,
+    Reply,
+    Step,
+    Tailored,
+    Total,
+    provenance,
+    step_name,
+)
+from fedgram.models.linear import Linear, Predictor, require_space
+from fedgram.runtime import flops
+
+_ROWS_AT_A_TIME = 8192  # bounds the copy of features side by side
+_KEPT = "deep"  # where a client keeps its deep features between asks
+
+
+@codec.register("Deepened/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Deepened:
+    """A model on deep features.
+
+    Parameters
+    ----------
+    below
+        Makes the deep features.
+    model
+        What is above them.
+    """
+
+    below: Residual
+    model: Any
+
+    @property
+    def space(self) -> Space:
+        """The space of the features that go in."""
+        return self.below.inputs
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        classes: tuple[str, ...] = self.model.classes
+        return classes
+
+    def __call__(self, features: Features) -> Floats:
+        require_space(self.space, features.space)
+        scores: Floats = self.model(self.below(features))
+        return scores
+
+    def provenance(self) -> str:
+        """Digest of the totals the model stands on; their space names every block."""
+        return codec.digest({"deep": provenance(self.model)})
+
+
+@codec.register("Above/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Above:
+    """What a method on top asks of a client: one of its steps, on deep features."""
+
+    below: Residual
+    step: str
+    broadcast: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deepening:
+    """Residual blocks, solved one after another from sums.
+
+    Parameters
+    ----------
+    ridge
+        Weight of the heads' squared norms (lambda in the paper), for features of unit size.
+    blocks
+        Number of residual blocks; 0 for none.
+    block_ridge
+        Weight of a block's squared norm (gamma).
+    width
+        Random features of each block, without their constant.
+    activation
+        Of the random features, as in a lift.
+    lift
+        Random projection and activation before the first block; width 0 for none.
+    seed
+        Public seed of the blocks' random features; a block adds its number.
+    """
+
+    ridge: float = 100.0
+    blocks: int = 10
+    block_ridge: float = 10.0
+    width: int = 1024
+    activation: str = "gelu"
+    lift: Lift = Lift()
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.blocks < 0:
+            raise ConfigError(f"blocks = {self.blocks}: use 0 for none, or more")
+        if self.width < 1:
+            raise ConfigError(f"width = {self.width}: use at least one random feature in a block")
+        if not 0 < self.block_ridge < float("inf"):
+            raise ConfigError(f"block_ridge = {self.block_ridge}: use a finite number > 0")
+        require_ridge(self.ridge)
+        self.random(0), self.random(self.blocks)
+
+    def random(self, number: int) -> Lift:
+        """Return the random features of a block; blocks are numbered from 0."""
+        return Lift(width=self.width, activation=self.activation, seed=self.seed + number)
+
+    # What a client does.
+
+    def opening(self, client: Client, _: None) -> Opening:
+        """Say what the samples of this client mean."""
+        return Opening(space=client.train.features.space, classes=client.train.labels.classes)
+
+    def depth_statistics(self, client: Client, below: Residual) -> Statistics:
+        """Return the sums of deep features, with the next block's random ones beside them."""
+        samples = deepened(client, below, keep=True).samples
+        if len(below.blocks) >= self.blocks:
+            return Statistics.of(samples.features, samples.labels)
+        lift = self.random(len(below.blocks))
+        parts = (
+            samples.take(slice(start, start + _ROWS_AT_A_TIME))
+            for start in range(0, max(1, len(samples)), _ROWS_AT_A_TIME)
+        )
+        return Statistics.over((beside(part.features, lift), part.labels) for part in parts)
+
+    # What the server does.
+
+    def start(self, federation: Federation) -> Residual:
+        """Return the features as they are before the first block."""
+        return Residual(inputs=federation.sum(self.opening).space, lift=self.lift)
+
+    def deeper(self, federation: Federation, below: Residual) -> Iterator[tuple[Linear, Residual]]:
+        """Yield the head at each depth, and the features one block deeper."""
+        for number in range(self.blocks):
+            lift = self.random(number)
+            total = federation.sum(self.depth_statistics, below)
+            require_space(beside_space(below.space, lift), total.space)
+            head, block = self._solved(total, below.space, lift)
+            below = below.deeper(block)
+            yield head, below
+
+    def _solved(self, total: Statistics, space: Space, lift: Lift) -> tuple[Linear, Block]:
+        """Return the head on features, and the block that best explains what it leaves over."""
+        gram, moment = square(total.gram, total.space.width), total.moment.astype(np.float64)
+        width = space.width
+        stored = ridge_solve(
+            gram[:width, :width],
+            moment[:width],
+            self.ridge / space.unit**2,
+            samples=total.count,
+        )
+        flops.add(2 * (len(gram) - width) * width * stored.shape[1])
+        with steady():
+            left = moment[width:] - gram[width:, :width] @ stored  # random features by residuals
+        down = mixing(gram[width:, width:], left, stored[:-1], self.block_ridge)
+        head = Linear(
+            weights=stored / space.unit,
+            space=space,
+            classes=total.classes,
+            origin=codec.digest({"total": total.digest(), "ridge": float(self.ridge)}),
+        )
+        order = np.argsort(total.classes)  # how a site lists them does not matter
+        return head, Block.of(lift, down[:, order], stored[:-1].T[order])
+
+
+def mixing(gram: Floats, left: Floats, head: Floats, ridge: float) -> Floats:
+    """Return D of the Omega = D head' that minimizes ``|R - F Omega head|^2 + ridge |Omega|^2``.
+
+    Given are F'F, F'R and the head, features by classes. In the eigenvectors V of F'F with
+    eigenvalues s, and the right singular vectors U of the head with singular values t, entry by
+    entry, ``V' D U = V' F'R U / (ridge + s t^2)``: the thin singular value decomposition of the
+    head takes the place of an eigenproblem as large as the features, and the minimizer has no more
+    rank than there are classes.
+
+    Examples
+    --------
+    >>> one = np.array([[1.0]])
+    >>> mixing(3 * one, 6 * one, 2 * one, 1.0) * 2  # 6 * 2 / (1 + 3 * 4)
+    array([[0.92307692]])
+    """
+    flops.add(9 * len(gram) ** 3 + 4 * len(gram) ** 2 * left.shape[1])
+    flops.add(6 * head.shape[0] * head.shape[1] ** 2)
+    with steady():
+        energies, vectors = scipy.linalg.eigh(gram, check_finite=False)
+        _, singular, turned = scipy.linalg.svd(head, full_matrices=False, check_finite=False)
+        weights = ridge + np.outer(np.maximum(energies, 0), singular**2)
+        down: Floats = vectors @ ((vectors.T @ left @ turned.T) / weights) @ turned
+    return down
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnTop(Deepening):
+    """Another method on top of deep features: a subclass says which, by the type of `top`.
+
+    Parameters
+    ----------
+    top
+        The method on top, with its own parameters.
+    """
+
+    top: Any = None
+
+    def fit(self, federation: Federation) -> Iterator[Any]:
+        """Solve the blocks, then yield whatever the method on top does."""
+        below = self.start(federation)
+        for _, deeper in self.deeper(federation, below):
+            below = deeper
+        top: Method = self.top
+        for shared in top.fit(_Elevated(self, federation, below)):
+            yield _raised(below, shared)
+
+    def above(self, client: Client, ask: Above) -> Any:
+        """Run a step of the method on top, on deep features."""
+        step: Step[Any] = getattr(self.top, ask.step)
+        return step(deepened(client, ask.below), ask.broadcast)
+
+    def personalize(self, client: Client, shared: Any) -> Predictor:
+        """Return the model that the method on top makes of deep features."""
+        deep: Deepened = shared
+        top: Method = self.top
+        own = top.personalize(deepened(client, deep.below), deep.model)
+        return Deepened(below=deep.below, model=own)
+
+
+class _Elevated:
+    """A federation as the method on top sees it: the features of all clients are deep."""
+
+    def __init__(self, method: OnTop, federation: Federation, below: Residual) -> None:
+        self._method = method
+        self._federation = federation
+        self._below = below
+
+    @property
+    def clients(self) -> Sequence[str]:
+        return self._federation.clients
+
+    @property
+    def private(self) -> bool:
+        return self._federation.private
+
+    @property
+    def rng(self) -> np.random.Generator:
+        return self._federation.rng
+
+    def sum(
+        self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
+    ) -> Total:
+        total: Total = self._federation.sum(
+            self._method.above, self._asked(step, broadcast), clients=clients
+        )
+        return total
+
+    def gather(
+        self, step: Step[Reply], broadcast: Any = None, *, clients: Iterable[str] | None = None
+    ) -> Iterator[tuple[str, Reply]]:
+        return self._federation.gather(
+            self._method.above, self._asked(step, broadcast), clients=clients
+        )
+
+    def _asked(self, step: Step[Any], broadcast: Any) -> Above:
+        return Above(below=self._below, step=step_name(step), broadcast=broadcast)
+
+
+def deepened(client: Client, below: Residual, *, keep: bool = False) -> Client:
+    """Return the client with deep features; a client that may `keep` them goes on from there."""
+    samples = client.train + client.valid
+    features = below.onwards(samples.features, client.state.get(_KEPT))
+    if keep:
+        cast(MutableMapping[str, Any], client.state)[_KEPT] = features
+    deep, train = Samples(features, samples.labels), len(client.train)
+    return replace(client, train=deep.take(slice(train)), valid=deep.take(slice(train, None)))
+
+
+def _raised(below: Residual, shared: Any) -> Any:
+    if isinstance(shared, Tailored):
+        own = {client: Deepened(below=below, model=part) for client, part in shared.own.items()}
+        return Tailored(common=Deepened(below=below, model=shared.common), own=own)
+    return Deepened(below=below, model=shared)

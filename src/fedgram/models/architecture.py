@@ -1,0 +1,296 @@
+"""A network in words: its layers, the presets, and the shapes that come out of them.
+
+A network is one line of text, such as ``conv 32 5x5 pad 2 max 2, dense 64``: the hidden layers, one
+after the other. The head, one score for each class, is not part of it. Whoever solves or trains a
+network reads the same description.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from fedgram.core.samples import Space
+from fedgram.errors import ConfigError
+from fedgram.features.lift import ACTIVATIONS
+from fedgram.runtime.settings import propose
+
+Pooling = Literal["max", "mean"]
+PRESETS = {
+    "lenet": "conv 6 5x5 pad 2 max 2, conv 16 5x5 max 2, dense 120, dense 84",
+    "acnnl5": (
+        "conv 32 3x3 pad 1, conv 32 3x3 pad 1 max 2, conv 64 3x3 pad 1, conv 64 3x3 pad 1 max 2"
+    ),
+    "mlp": "dense 128, dense 128",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maps:
+    """The shape of what goes from layer to layer: maps of an image, or a plain vector.
+
+    Entries are stored row by row, all channels of a place together. A vector is one place whose
+    channels are its entries.
+
+    Examples
+    --------
+    >>> Maps(height=28, width=28, channels=3).size
+    2352
+    """
+
+    height: int = 1
+    width: int = 1
+    channels: int
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return self.height * self.width * self.channels
+
+    @property
+    def places(self) -> int:
+        """Number of places, each with all channels."""
+        return self.height * self.width
+
+    def __str__(self) -> str:
+        return f"{self.height}x{self.width}x{self.channels}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv:
+    """A convolution with a square kernel, pooling and activation.
+
+    Parameters
+    ----------
+    channels
+        Number of filters.
+    kernel
+        Side of a filter, in pixels.
+    stride
+        Pixels from one patch to the next.
+    padding
+        Pixels of zeros around the maps.
+    pool
+        Side of the squares that are pooled into one; 1 for none. What is left over at the lower
+        and right edges is dropped.
+    pooling
+        max or mean.
+    activation
+        As in a lift.
+
+    Examples
+    --------
+    >>> str(Conv(channels=32, kernel=5, padding=2, pool=2))
+    'conv 32 5x5 pad 2 max 2'
+    >>> Conv(channels=32, kernel=5, padding=2, pool=2).after(Maps(height=28, width=28, channels=1))
+    Maps(height=14, width=14, channels=32)
+    """
+
+    channels: int
+    kernel: int = 3
+    stride: int = 1
+    padding: int = 0
+    pool: int = 1
+    pooling: Pooling = "max"
+    activation: str = "relu"
+
+    def fan_in(self, maps: Maps) -> int:
+        """Return the number of inputs of one filter."""
+        return maps.channels * self.kernel**2
+
+    def filtered(self, maps: Maps) -> Maps:
+        """Return the shape of what the filters make of `maps`, before pooling."""
+        height, width = (
+            (side + 2 * self.padding - self.kernel) // self.stride + 1
+            for side in (maps.height, maps.width)
+        )
+        if min(height, width) < 1:
+            raise ConfigError(f"layer '{self}' does not fit maps of {maps}: use a smaller kernel")
+        return Maps(height=height, width=width, channels=self.channels)
+
+    def after(self, maps: Maps) -> Maps:
+        """Return the shape of what the layer makes of `maps`."""
+        out = self.filtered(maps)
+        height, width = out.height // self.pool, out.width // self.pool
+        if min(height, width) < 1:
+            raise ConfigError(f"layer '{self}' pools maps of {out} to nothing: use a smaller pool")
+        return Maps(height=height, width=width, channels=self.channels)
+
+    def __str__(self) -> str:
+        return " ".join(
+            [
+                f"conv {self.channels} {self.kernel}x{self.kernel}",
+                *([f"stride {self.stride}"] if self.stride != 1 else []),
+                *([f"pad {self.padding}"] if self.padding else []),
+                *([f"{self.pooling} {self.pool}"] if self.pool != 1 else []),
+                *([self.activation] if self.activation != "relu" else []),
+            ]
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense:
+    """A layer that sees all entries at once, with an activation.
+
+    Examples
+    --------
+    >>> Dense(channels=64).after(Maps(height=7, width=7, channels=16))
+    Maps(height=1, width=1, channels=64)
+    """
+
+    channels: int
+    activation: str = "relu"
+
+    def fan_in(self, maps: Maps) -> int:
+        """Return the number of inputs of one filter."""
+        return maps.size
+
+    def filtered(self, maps: Maps) -> Maps:  # noqa: ARG002 - as of a convolution
+        """Return the shape of what the filters make of `maps`."""
+        return Maps(channels=self.channels)
+
+    def after(self, maps: Maps) -> Maps:
+        """Return the shape of what the layer makes of `maps`."""
+        return self.filtered(maps)
+
+    def __str__(self) -> str:
+        activation = f" {self.activation}" if self.activation != "relu" else ""
+        return f"dense {self.channels}{activation}"
+
+
+Layer = Conv | Dense
+
+
+def read(text: str) -> tuple[Layer, ...]:
+    """Return the layers of a network described by a preset's name or in words.
+
+    Layers are set apart by commas. A layer is ``conv CHANNELS KxK`` followed by any of
+    ``stride N``, ``pad N``, ``max N`` or ``mean N`` and an activation; or ``dense CHANNELS`` and an
+    activation. Without one it is relu. An empty text is a network without hidden layers.
+
+    Examples
+    --------
+    >>> read("conv 8 3x3 pad 1 max 2, dense 16 tanh")[1]
+    Dense(channels=16, activation='tanh')
+    >>> [str(layer) for layer in read("lenet")]
+    ['conv 6 5x5 pad 2 max 2', 'conv 16 5x5 max 2', 'dense 120', 'dense 84']
+    >>> read("convolution 8 3x3")
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.ConfigError: layers: 'convolution 8 3x3' is no layer; write it as
+    'conv 32 5x5 pad 2 max 2' or 'dense 64', or name one of lenet, acnnl5, mlp
+    """
+    words = PRESETS.get(text.strip(), text)
+    layers = tuple(_layer(part.split(), part.strip()) for part in words.split(",") if part.strip())
+    kinds = [type(layer) for layer in layers]
+    if kinds != sorted(kinds, key=[Conv, Dense].index):
+        raise ConfigError(f"layers: '{text}' has a convolution above a dense layer; swap them")
+    return layers
+
+
+def shapes(layers: Sequence[Layer], maps: Maps) -> list[Maps]:
+    """Return the shape that goes into each layer, and last the one that goes into the head.
+
+    Examples
+    --------
+    >>> for maps in shapes(read("lenet"), Maps(height=28, width=28, channels=1)):
+    ...     print(maps)
+    28x28x1
+    14x14x6
+    5x5x16
+    1x1x120
+    1x1x84
+    """
+    found = [maps]
+    for layer in layers:
+        if isinstance(layer, Conv) and found[-1].places == 1 and layer.kernel > 1:
+            raise ConfigError(
+                f"layer '{layer}' needs images, and these features are plain vectors: use dense "
+                "layers, or say what shape the images have"
+            )
+        found.append(layer.after(found[-1]))
+    return found
+
+
+def maps_of(space: Space, image: Sequence[int] = ()) -> Maps:
+    """Return the shape of features as a network sees them: without the constant.
+
+    They are maps where `image` (height, width, channels) says so, or where the space knows that
+    they are pixels; else a plain vector.
+
+    Examples
+    --------
+    >>> maps_of(Space(width=785, inputs=784, backbone="image 28x28x1"))
+    Maps(height=28, width=28, channels=1)
+    >>> maps_of(Space(width=65), image=(8, 8, 1))
+    Maps(height=8, width=8, channels=1)
+    >>> maps_of(Space(width=65))
+    Maps(height=1, width=1, channels=64)
+    """
+    width = space.width - 1
+    known = tuple(image) or space.image
+    if not known:
+        return Maps(channels=width)
+    if len(known) != 3 or min(known) < 1 or math.prod(known) != width:
+        raise ConfigError(
+            f"image = {list(known)}: height, width and channels are wanted whose product is "
+            f"{width}, the number of features"
+        )
+    return Maps(height=known[0], width=known[1], channels=known[2])
+
+
+def _layer(words: list[str], text: str) -> Layer:
+    kind, rest = words[0], words[1:]
+    try:
+        if kind == "conv":
+            return _conv(rest, text)
+        if kind == "dense":
+            return Dense(channels=_positive(rest.pop(0)), activation=_activation(rest))
+    except (IndexError, ValueError):
+        pass
+    raise ConfigError(
+        f"layers: '{text}' is no layer; write it as 'conv 32 5x5 pad 2 max 2' or 'dense 64', or "
+        f"name one of {', '.join(PRESETS)}"
+    )
+
+
+def _conv(words: list[str], text: str) -> Conv:
+    channels = _positive(words.pop(0))
+    sides = {_positive(side) for side in words.pop(0).split("x")}
+    if len(sides) != 1:
+        raise ConfigError(f"layers: '{text}': a kernel is square, such as 5x5")
+    given: dict[str, int] = {}
+    while words and words[0] in ("stride", "pad", *get_args(Pooling)):
+        name = words.pop(0)
+        given[name] = int(words[0]) if name == "pad" else _positive(words[0])
+        words.pop(0)
+    if given.get("pad", 0) < 0 or len(given.keys() & set(get_args(Pooling))) == 2:
+        raise ValueError(text)
+    pooling: Pooling = "mean" if "mean" in given else "max"
+    return Conv(
+        channels=channels,
+        kernel=sides.pop(),
+        stride=given.get("stride", 1),
+        padding=given.get("pad", 0),
+        pool=given.get(pooling, 1),
+        pooling=pooling,
+        activation=_activation(words),
+    )
+
+
+def _positive(word: str) -> int:
+    number = int(word)
+    if number < 1:
+        raise ValueError(word)
+    return number
+
+
+def _activation(words: list[str]) -> str:
+    if not words:
+        return "relu"
+    (name,) = words
+    if name not in ACTIVATIONS:
+        raise ConfigError(f"layers: {name!r} is no activation; {propose(name, ACTIVATIONS)}")
+    return name

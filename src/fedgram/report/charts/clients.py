@@ -1,0 +1,158 @@
+"""Accuracy client by client: who gains over training alone, and how the clients are spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fedgram.report.charts.axes import Scale, percent
+from fedgram.report.charts.curves import Series, drawn_series
+from fedgram.report.charts.frame import Frame, words
+from fedgram.report.markup import Markup, number, tag
+
+PANEL = 268.0
+LEFT, TOP, BOTTOM, RIGHT = 42.0, 62.0, 42.0, 12.0
+MANY = 600  # clients that are drawn without words of their own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A client's accuracy with a method and alone, as fractions, on so many test samples."""
+
+    client: str
+    ours: float
+    alone: float
+    samples: int
+
+
+def gains(title: str, pairs: Sequence[Pair], *, low: float | None = None) -> str:
+    """Draw each client's accuracy against that of training alone: above the line it gains.
+
+    Parameters
+    ----------
+    title
+        Above the figure: the method.
+    pairs
+        One for each client.
+    low
+        Where both axes start; a client below it is drawn at the edge. Panels side by side want
+        the same one.
+
+    Examples
+    --------
+    >>> pairs = [Pair(client="a", ours=0.9, alone=0.7, samples=20)]
+    >>> picture = gains("apfl", pairs)
+    >>> "a: 90.0 % with apfl, 70.0 % alone (20 test samples)" in picture
+    True
+    """
+    start = floor(pairs) if low is None else low
+    room = (1 - start) * 0.03
+    axis = Scale(low=start - room, high=1 + room, start=LEFT, end=PANEL - RIGHT)
+    frame = Frame(
+        title=title,
+        x=axis,
+        y=replace(axis, start=PANEL + 20 - BOTTOM, end=TOP),
+        x_name="accuracy alone, %",
+        y_name="",
+        width=PANEL,
+        height=PANEL + 20,
+        x_text=percent,
+        y_text=percent,
+        x_ticks=axis.ticks(6),
+    )
+    ways = {
+        way: [pair for pair in pairs if (pair.ours > pair.alone) - (pair.ours < pair.alone) == way]
+        for way in (0, 1, -1)
+    }
+    marks = [_marks(title, way, some, frame) for way, some in ways.items() if some]
+    corners = [number(value) for value in (frame.x.start, frame.y.start, frame.x.end, frame.y.end)]
+    diagonal = f"M{corners[0]} {corners[1]}L{corners[2]} {corners[3]}"
+    line = tag("g", tag("path", d=diagonal, class_="rule"), class_="faint")
+    outside = sum(min(pair.ours, pair.alone) < frame.x.low for pair in pairs)
+    said = f"{outside} further out" if outside else ""
+    beyond = words(frame.x.end, frame.y.start - 8, said, anchor="end", class_="small")
+    tally = _tally({way: len(some) for way, some in ways.items()})
+    return frame.draw(line, marks, tally, tag("g", beyond, class_="faint"))
+
+
+def floor(pairs: Sequence[Pair]) -> float:
+    """Return a round accuracy to start axes from: few lie below, and those are drawn at the edge.
+
+    A client of two test samples may well have none right; it must not squeeze all others.
+    """
+    both = sorted(value for pair in pairs for value in (pair.ours, pair.alone))
+    lowest = both[len(both) // 50] if both else 0.0
+    return min(math.floor(lowest * 10) / 10, 0.9)
+
+
+_KINDS = {1: ("s0", "better"), -1: ("s1", "worse"), 0: ("faint", "the same")}
+
+
+def _shape(way: int, x: float, y: float, radius: float) -> str:
+    """Return a path: a triangle that points the way the client went, else a circle."""
+    if not way:
+        r = number(radius)
+        return f"M{number(x - radius)} {number(y)}a{r} {r} 0 1 0 {number(2 * radius)} 0" + (
+            f"a{r} {r} 0 1 0 {number(-2 * radius)} 0z"
+        )
+    top, base = number(y - way * 1.2 * radius), number(y + way * 0.8 * radius)
+    return f"M{number(x)} {top}L{number(x + 1.1 * radius)} {base}H{number(x - 1.1 * radius)}z"
+
+
+def _marks(title: str, way: int, pairs: Sequence[Pair], frame: Frame) -> Markup:
+    """Return the clients that went one way, larger where more test samples stand behind them."""
+    largest = max(pair.samples for pair in pairs) or 1
+    drawn = []
+    for pair in sorted(pairs, key=lambda pair: -pair.samples):  # the small ones on top
+        radius = 2.4 + 3.2 * math.sqrt(pair.samples / largest)
+        alone, ours = max(pair.alone, frame.x.low), max(pair.ours, frame.y.low)
+        shape = _shape(way, frame.x(alone), frame.y(ours), radius)
+        drawn.append((shape, pair))
+    if len(drawn) > MANY:
+        marks = [tag("path", d="".join(shape for shape, _ in drawn), class_="cloud")]
+    else:
+        marks = [
+            tag("path", tag("title", _told(title, pair)), d=shape, class_="cloud")
+            for shape, pair in drawn
+        ]
+    return tag("g", marks, class_=_KINDS[way][0])
+
+
+def _told(title: str, pair: Pair) -> str:
+    return (
+        f"{pair.client}: {100 * pair.ours:.1f} % with {title}, {100 * pair.alone:.1f} % alone "
+        f"({pair.samples} test samples)"
+    )
+
+
+def _tally(counts: Mapping[int, int]) -> Markup:
+    """Say how many went which way, which explains the shapes too."""
+    drawn: list[Markup] = []
+    x = 15.0
+    for way in (1, -1, 0):
+        color, name = _KINDS[way]
+        said = f"{counts[way]} {name}"
+        drawn.append(tag("path", d=_shape(way, x, 40, 4), class_="mark " + color))
+        drawn.append(tag("g", words(x + 9, 44, said, class_="small"), class_="faint"))
+        x += 24 + 6.2 * len(said)
+    return tag("g", drawn)
+
+
+def spread_of_clients(title: str, accuracies: Mapping[str, Sequence[float]]) -> str:
+    """Draw every method's clients in order, from the worst to the best.
+
+    Examples
+    --------
+    >>> picture = spread_of_clients("clients", {"afl": [0.5, 0.9], "apfl": [0.8, 0.9]})
+    >>> "% of clients, from the worst" in picture
+    True
+    """
+    series: Series = {
+        name: [
+            (place / max(len(found) - 1, 1), accuracy, 0.0)
+            for place, accuracy in enumerate(sorted(found))
+        ]
+        for name, found in accuracies.items()
+    }
+    return drawn_series(title, series, "% of clients, from the worst to the best", percent)

@@ -1,0 +1,1 @@
+"""The process and its machine: files, memory, threads, settings, text."""

@@ -1,0 +1,26 @@
+"""How much arithmetic was done: counted where it is done, by the thread that does it."""
+
+from __future__ import annotations
+
+import threading
+
+_local = threading.local()
+
+
+def add(operations: int) -> None:
+    """Count floating-point operations; a multiply-add is two.
+
+    Examples
+    --------
+    >>> before = total()
+    >>> add(6)
+    >>> total() - before
+    6
+    """
+    _local.flops = total() + operations
+
+
+def total() -> int:
+    """Return how many operations this thread has counted so far."""
+    flops: int = getattr(_local, "flops", 0)
+    return flops

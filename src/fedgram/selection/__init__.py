@@ -1,0 +1,1 @@
+"""Models and choices from sums alone."""

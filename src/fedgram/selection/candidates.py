@@ -1,0 +1,187 @@
+"""Squared-loss models that one sum of statistics gives, and their scores on left-out samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from fedgram.core import codec
+from fedgram.core.samples import Floats, Samples
+from fedgram.features.lift import Lift
+from fedgram.models.linear import Blend, Classifier, Linear, Shifted
+from fedgram.selection.gaussian import Discriminant
+from fedgram.selection.leave_one_out import Own
+from fedgram.selection.normal_equations import Whole
+
+Setting = dict[str, Any]
+
+ALPHAS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+RIDGES = (10_000.0, 3000.0, 1000.0, 300.0, 100.0, 30.0)
+BALANCES = (0.25, 0.5, 0.75, 1.0)
+INTERCEPTS = (30.0, 3.0)
+SHRINKAGES = (0.3, 0.03)
+# By what scores are multiplied to be log-likelihoods: squared ones run from 0 to 1.
+SCALES = (2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+GAUSSIAN_SCALES = (0.03, 0.06, 0.12, 0.25, 0.5, 0.75, 1.0)
+
+_WIDE = 256  # features from which on these ridges are tried; with fewer, smaller ones
+
+
+def settings_for(width: int) -> tuple[Setting, ...]:
+    """Return what is tried on features of this width, from the least personal model on.
+
+    Of equally likely ones the first is taken. A client's own ridge suits the squared length of a
+    sample, which is the number of features.
+    """
+    share = min(1.0, width / _WIDE)
+    return (
+        {"family": "ridge"},
+        {"family": "fed3r"},
+        *({"family": "lda", "shrinkage": shrinkage} for shrinkage in SHRINKAGES),
+        *({"family": "intercept", "strength": strength} for strength in INTERCEPTS),
+        *({"family": "fedhip", "alpha": alpha} for alpha in ALPHAS),
+        *(
+            {"family": "apfl", "refinement_ridge": ridge * share, "balance": balance}
+            for ridge, balance in product(RIDGES, BALANCES)
+        ),
+    )
+
+
+# What is tried on lifted features too.
+LIFTED_FAMILIES = ("ridge", "apfl")
+NAMES = {
+    "ridge": "ridge head",
+    "fed3r": "Fed3R",
+    "lda": "LDA",
+    "intercept": "own intercept",
+    "fedhip": "FedHiP",
+    "apfl": "APFL",
+}
+
+
+def described(setting: Setting) -> str:
+    """Return a model in words.
+
+    Examples
+    --------
+    >>> described({"family": "apfl", "refinement_ridge": 300.0, "balance": 0.5, "width": 4096})
+    'APFL (refinement ridge 300, balance 0.5, lift 4096)'
+    """
+    more = [
+        f"{'lift' if name == 'width' else name.replace('_', ' ')} {value:.4g}"
+        for name, value in setting.items()
+        if name != "family"
+    ]
+    return NAMES[setting["family"]] + (f" ({', '.join(more)})" if more else "")
+
+
+def scales(setting: Setting) -> Sequence[float]:
+    """Return by what the scores of a model may be multiplied."""
+    return GAUSSIAN_SCALES if setting["family"] == "lda" else SCALES
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Candidates:
+    """All models that a total gives, in the features of one lift.
+
+    Parameters
+    ----------
+    whole
+        The total with its ridge.
+    lift
+        Of the shared heads.
+    settings
+        What is tried.
+    """
+
+    whole: Whole
+    lift: Lift
+    settings: tuple[Setting, ...]
+
+    @classmethod
+    def of(cls, whole: Whole, lift: Lift, *, beside: bool = False) -> Candidates:
+        """Return what is tried on these features, or `beside` plain ones on lifted features."""
+        width = whole.total.space.inputs or whole.total.space.width
+        settings = settings_for(width)
+        if beside:
+            settings = tuple(
+                {**setting, "width": float(lift.width)}
+                for setting in settings
+                if setting["family"] in LIFTED_FAMILIES
+            )
+        return cls(whole=whole, lift=lift, settings=settings)
+
+    def _gaussian(self, shrinkage: float) -> Discriminant:
+        known = self.whole.derived
+        if shrinkage not in known:
+            known[shrinkage] = Discriminant(total=self.whole.total, shrinkage=shrinkage)
+        found: Discriminant = known[shrinkage]
+        return found
+
+    def left_out(self, samples: Samples, *, counted: bool) -> Iterator[Floats]:
+        """Yield each model's leave-one-out scores: without the sample, in the shared sum too."""
+        own = Own.of(samples, self.whole, self.lift, counted=counted)
+        shared, unit = own.shared(), samples.features.space.unit
+        constant = own.refined(np.ones((len(samples), 1)))
+        refined = own.refined(samples.features.values.astype(np.float64))
+        reweighed = own.reweighed()
+        last: tuple[float, Floats] | None = None
+        for setting in self.settings:
+            match setting["family"]:
+                case "ridge":
+                    yield shared
+                case "fed3r":
+                    yield own.normalized(self.whole, self.lift)
+                case "lda":
+                    rows = self.lift(samples.features).real()
+                    known = self._gaussian(setting["shrinkage"])
+                    yield known.left_out(rows, own.codes, counted=counted)
+                case "intercept":
+                    yield shared + constant(setting["strength"])
+                case "fedhip":
+                    yield reweighed(setting["alpha"])
+                case _:
+                    ridge = setting["refinement_ridge"]
+                    if last is None or last[0] != ridge:
+                        last = ridge, refined(ridge / unit**2)
+                    yield shared + setting["balance"] * last[1]
+
+    def shared(self, setting: Setting) -> Linear | Whole:
+        """Return what clients need for a model: a head, or for FedHiP the total."""
+        match setting["family"]:
+            case "fedhip":
+                return self.whole
+            case "fed3r":
+                return self.whole.linear(self.lift).normalized()
+            case "lda":
+                total = self.whole.total
+                known = {"total": total.digest(), "shrinkage": setting["shrinkage"]}
+                return Linear(
+                    weights=self._gaussian(setting["shrinkage"]).weights,
+                    space=total.space,
+                    classes=total.classes,
+                    lift=self.lift,
+                    origin=codec.digest(known),
+                )
+            case _:
+                return self.whole.linear(self.lift)
+
+
+def personal(setting: Setting, samples: Samples, shared: Linear | Whole, lift: Lift) -> Classifier:
+    """Return a client's model of this setting from what it was sent and its own samples."""
+    if isinstance(shared, Whole):
+        return shared.reweighed(samples, lift, setting["alpha"])
+    match setting["family"]:
+        case "apfl":
+            own = shared.refined(samples, ridge=setting["refinement_ridge"], lift=Lift())
+            return Blend(first=shared, second=own, balance=setting["balance"])
+        case "intercept":
+            residual = samples.labels.onehot() - shared(samples.features)
+            shift = residual.sum(axis=0) / (len(samples) + setting["strength"])
+            return Shifted(model=shared, shift=shift)
+        case _:
+            return shared

@@ -1,0 +1,133 @@
+"""Gaussian classifiers from summed statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedgram.core.samples import Floats, Integers
+from fedgram.core.solve import Factor, square, steady
+from fedgram.core.statistics import Statistics
+from fedgram.selection.class_prior import class_counts
+
+_ABSENT = 0.5  # a class without samples counts as half a sample at the origin
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Discriminant:
+    """Linear discriminant analysis of a total: one Gaussian per class, one covariance for all.
+
+    Parameters
+    ----------
+    total
+        Statistics whose last feature is a constant.
+    shrinkage
+        Added to the variance of every feature, for features of unit size.
+    """
+
+    total: Statistics
+    shrinkage: float
+
+    @cached_property
+    def counts(self) -> Floats:
+        """Samples of each class."""
+        return class_counts(self.total)[0]
+
+    @cached_property
+    def means(self) -> Floats:
+        """Mean of each class without the constant, in real units, (features - 1, classes)."""
+        means: Floats = self.total.moment[:-1] / np.maximum(self.counts, 1) * self.total.space.unit
+        return means
+
+    @cached_property
+    def factor(self) -> Factor:
+        """Of the scatter within classes plus the shrinkage, times the number of samples."""
+        unit = self.total.space.unit
+        second = square(self.total.gram, self.total.space.width)[:-1, :-1] * unit**2
+        with steady():
+            scatter = second - (self.means * self.counts) @ self.means.T
+        mass = self.shrinkage * self.total.count
+        return Factor.of(scatter, mass, samples=self.total.count)
+
+    @cached_property
+    def solved(self) -> Floats:
+        """The inverse scatter times the means, (features - 1, classes)."""
+        return self.factor.solve(self.means)
+
+    @cached_property
+    def weights(self) -> Floats:
+        """Weights in real units, (features, classes): scores are log-posteriors but for a sum."""
+        return self.with_bias(self.total.count * self.solved)
+
+    def with_bias(self, head: Floats) -> Floats:
+        """Return the inverse covariance times the means with the row of the constant below."""
+        chances = np.log(np.maximum(self.counts, _ABSENT) / self.total.count)
+        bias = chances - np.sum(self.means * head, axis=0) / 2
+        weights: Floats = np.vstack([head, bias / class_counts(self.total)[1]])
+        return weights
+
+    def left_out(self, rows: Floats, codes: Integers, *, counted: bool) -> Floats:
+        """Return the scores of samples, each as if it had never been summed.
+
+        `rows` are in real units with the constant. Without a sample x of class c the scatter loses
+        ``n_c / (n_c - 1) d d'`` with ``d = x - mean_c``, and the mean of c moves by
+        ``-d / (n_c - 1)``: a correction of rank one. The weight of the shrinkage stays.
+        """
+        if not counted:
+            with steady():
+                plain: Floats = rows @ self.weights
+            return plain
+        inner, each = rows[:, :-1], np.arange(len(rows))
+        with steady():
+            across = inner @ self.solved  # x' S mean_j
+            between = self.means.T @ self.solved  # mean_i' S mean_j
+        size = np.sum(self.factor.whitened(inner) ** 2, axis=1)  # x' S x
+        others = self.counts[codes] - 1
+        alone = others < 1  # nothing is left of the class
+        fewer = np.where(alone, 1.0, others)
+        ratio = self.counts[codes] / fewer
+        own = across[each, codes]
+        along = size - own  # x' S d
+        aside = across - between[codes]  # mean_j' S d
+        spread = size - 2 * own + between[codes, codes]  # d' S d
+        gain = 1 / np.maximum(1 - ratio * spread, np.finfo(float).eps)
+        scale = ratio * gain
+        linear = across + (scale * along)[:, None] * aside
+        squares = np.diagonal(between) + scale[:, None] * aside**2
+        linear[each, codes] -= along * gain / fewer
+        squares[each, codes] -= (2 * aside[each, codes] - spread / fewer) * gain / fewer
+        left = np.maximum(np.broadcast_to(self.counts, across.shape), _ABSENT).copy()
+        left[each, codes] = np.maximum(others, _ABSENT)
+        count = self.total.count - 1
+        scores: Floats = count * (linear - squares / 2) + np.log(left / max(1, count))
+        gone = np.flatnonzero(alone)
+        scores[gone, codes[gone]] = np.log(_ABSENT / max(1, count))
+        return scores
+
+
+def gaussian_weights(total: Statistics, shrinkage: float, *, within: bool) -> Floats:
+    """Return the weights of the classifier with one covariance for all classes.
+
+    With S the covariance and mu_c the mean of class c: ``w_c = S^-1 mu_c`` and a bias of
+    ``log(n_c / N) - mu_c' S^-1 mu_c / 2``.
+
+    Parameters
+    ----------
+    total
+        Statistics whose last feature is a constant.
+    shrinkage
+        Added to the variance of every feature, for features of unit size.
+    within
+        Whether the covariance is that within classes (linear discriminant analysis), or that of
+        all samples.
+    """
+    known = Discriminant(total=total, shrinkage=shrinkage)
+    if within:
+        return known.weights
+    unit, inner = total.space.unit, slice(0, -1)  # the constant has no variance
+    second = square(total.gram, total.space.width)[inner, inner] * unit**2
+    center = total.moment[inner].sum(axis=1) / total.count * unit
+    spread = (second - total.count * np.outer(center, center)) / max(1, total.count - 1)
+    return known.with_bias(Factor.of(spread, shrinkage, samples=total.count).solve(known.means))

@@ -1,0 +1,75 @@
+"""Which samples are left out of a fit: decided by their content, not by who holds them.
+
+A hash of a sample's features and class name gives it a number. The same samples are left out
+however they are spread over clients, in whatever order, and copies of a sample stay together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from fedgram.core.array_cache import Kept
+from fedgram.core.samples import Integers, Samples
+
+PARTS = 10  # a tenth is left out
+FOLDS = 5
+SMALL = 2000  # with fewer samples than this a tenth says too little
+CHEAP = 20_000  # weights up to which every sample is left out once: the messages stay small
+
+_numbers = Kept(most=2**26)
+
+
+def content_hashes(samples: Samples) -> Integers:
+    """Return 64 bits for each sample, from its features and the name of its class.
+
+    Examples
+    --------
+    >>> from fedgram.core.samples import Features, Labels, Space
+    >>> rows = Features(np.array([[5], [6], [5]], dtype=np.int8), Space(width=1, bound=127))
+    >>> hashes = content_hashes(Samples(rows, Labels(np.array([0, 0, 0]), ("no", "yes"))))
+    >>> bool(hashes[0] == hashes[2]), bool(hashes[0] == hashes[1])
+    (True, False)
+    """
+    # Labels of the same rows may change between calls, so they are a part of the key.
+    labels = hashlib.blake2b(samples.labels.codes.tobytes(), digest_size=16)
+    labels.update("\0".join(samples.labels.classes).encode())
+    made = _numbers(samples.features, ("content", labels.digest()), lambda: _hashed(samples))
+    return made.view(np.int64)
+
+
+def folds(samples: Samples, number: int) -> Integers:
+    """Return for each sample the fold in which it is left out, -1 for never.
+
+    With one fold a tenth of the samples is left out; with more, all are, each once. With 0 none is.
+    """
+    if not number:
+        return np.full(len(samples), -1, np.int64)
+    part = (content_hashes(samples).view(np.uint64) % np.uint64(PARTS)).astype(np.int64)
+    if number == 1:
+        return np.where(part == 0, 0, -1)
+    return part * number // PARTS
+
+
+def folds_for(count: int, weights: int) -> int:
+    """Return how many folds are used for this many samples and weights of a head.
+
+    Examples
+    --------
+    >>> folds_for(1000, 10**6), folds_for(50_000, 1281 * 100), folds_for(50_000, 1281 * 7)
+    (5, 1, 5)
+    """
+    return FOLDS if count < SMALL or weights <= CHEAP else 1
+
+
+def _hashed(samples: Samples) -> Integers:
+    values = np.ascontiguousarray(samples.features.values)
+    rows = values.astype(values.dtype.newbyteorder("<"), copy=False)
+    named = [hashlib.blake2b(name.encode(), digest_size=16) for name in samples.labels.classes]
+    found = np.empty(len(samples), "<u8")
+    for i, code in enumerate(samples.labels.codes):
+        each = named[code].copy()
+        each.update(rows[i].data)
+        found[i] = int.from_bytes(each.digest()[:8], "little")
+    return found.astype(np.uint64).view(np.int64)

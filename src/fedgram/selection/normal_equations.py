@@ -1,0 +1,105 @@
+"""Summed statistics as clients get them, and what is solved from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedgram.core import codec
+from fedgram.core.samples import Floats, Samples
+from fedgram.core.solve import Factor, ridge_solve, square, steady
+from fedgram.core.statistics import Statistics
+from fedgram.errors import MismatchError
+from fedgram.features.lift import Lift
+from fedgram.models.linear import Linear, lifted
+
+
+@codec.register("Whole/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Whole:
+    """Summed statistics with a ridge, as clients get them; what is derived from them is kept.
+
+    Examples
+    --------
+    >>> from fedgram.core.samples import Space
+    >>> space = Space(width=1, unit=0.5, bound=127)
+    >>> total = Statistics(
+    ...     count=2, gram=np.array([8]), moment=np.array([[4, 0]]), space=space, classes=("a", "b")
+    ... )
+    >>> Whole(total=total, ridge=2.0).head
+    array([[0.25, 0.  ]])
+    """
+
+    total: Statistics
+    ridge: float
+
+    @cached_property
+    def gram(self) -> Floats:
+        """The summed Gram matrix, in stored units, without ridge."""
+        return square(self.total.gram, self.total.space.width)
+
+    @property
+    def stored_ridge(self) -> float:
+        """The ridge in the units of the stored integers."""
+        return self.ridge / self.total.space.unit**2
+
+    @cached_property
+    def factor(self) -> Factor:
+        """The factorized Gram matrix with its ridge."""
+        return Factor.of(self.gram, self.stored_ridge, samples=self.total.count)
+
+    @cached_property
+    def head(self) -> Floats:
+        """The shared head, in stored units."""
+        return self.factor.solve(self.total.moment.astype(np.float64))
+
+    @cached_property
+    def derived(self) -> dict[Any, Any]:
+        """What else was derived from the total, by name: clients of one process share it."""
+        return {}
+
+    def rows(self, samples: Samples, lift: Lift) -> Floats:
+        """Return samples as rows in the units of the stored integers, if they fit the total."""
+        features = lift(samples.features)
+        if features.space != self.total.space:
+            detail = self.total.space.difference(features.space)
+            raise MismatchError(
+                f"the total was made with other settings: {detail}; use the same ones"
+            )
+        return features.values.astype(np.float64)
+
+    def reweighed(self, samples: Samples, lift: Lift, alpha: float) -> Linear:
+        """Return the head in which these samples weigh `alpha` more, in the cheaper form."""
+        rows = self.rows(samples, lift)
+        if len(rows) >= rows.shape[1]:  # Woodbury would be the larger problem
+            return self.mixed(Statistics.of(*lifted(samples, lift)), lift, alpha)
+        with steady():
+            residual = samples.labels.onehot() - rows @ self.head
+        return self.linear(lift, self.head + self.factor.update(rows, residual, alpha))
+
+    def mixed(self, own: Statistics, lift: Lift, alpha: float) -> Linear:
+        """Return the head in which the samples behind these statistics weigh `alpha` more."""
+        stored = ridge_solve(
+            self.gram + alpha * square(own.gram, own.space.width),
+            self.total.moment + alpha * own.moment,
+            self.stored_ridge,
+            samples=self.total.count,
+        )
+        return self.linear(lift, stored)
+
+    def linear(self, lift: Lift, stored: Floats | None = None) -> Linear:
+        """Return weights in stored units as a model; without any, the shared head."""
+        return Linear(
+            weights=(self.head if stored is None else stored) / self.total.space.unit,
+            space=self.total.space,
+            classes=self.total.classes,
+            lift=lift,
+            origin="" if stored is not None else self.provenance(),
+        )
+
+    def provenance(self) -> str:
+        """Digest of the total and of the ridge."""
+        return codec.digest({"total": self.total.digest(), "ridge": float(self.ridge)})

@@ -1,0 +1,364 @@
+"""Several models pooled into one: a weighted sum of their scores, weights by likelihood.
+
+A log-linear pool adds the scores of its parts, each times a weight of its own, and a client's class
+prior. The weights are those under which samples that were left out are likeliest, so that the
+softmax of the pooled scores is a calibrated probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from fedgram.core import codec
+from fedgram.core.additive import Additive
+from fedgram.core.samples import Array, Features, Floats, Integers, Space
+from fedgram.errors import DataError, SolveError
+from fedgram.models.linear import Blend, Classifier, Linear
+from fedgram.models.mlp import softmax
+from fedgram.runtime import flops
+
+LOSS_PLACES = 20  # a log-likelihood is summed in steps of 2^-20
+
+
+@codec.register("LikelihoodSums/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LikelihoodSums(Additive):
+    """Log-loss and correct counts of several settings on the same left-out samples.
+
+    Parameters
+    ----------
+    weight
+        Number of samples, or their summed weights.
+    loss
+        Summed negative log-likelihood of each setting, in steps of 2^-20 nats.
+    correct
+        Weight of the samples that each setting classifies right.
+
+    Examples
+    --------
+    >>> scores = np.log(np.array([[0.5, 0.5], [0.25, 0.75]]))
+    >>> sums = LikelihoodSums.of([scores, 0 * scores], np.array([0, 1]))
+    >>> sums.best, sums.mean_loss.round(3), sums.accuracy
+    (0, array([0.49 , 0.693]), array([1. , 0.5]))
+    """
+
+    weight: int = 0
+    loss: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    correct: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @classmethod
+    def of(
+        cls, scores: Sequence[Array], codes: Integers, weights: Integers | None = None
+    ) -> LikelihoodSums:
+        """Judge one array of scores, (samples, classes), for each setting."""
+        weights = np.ones(len(codes), np.int64) if weights is None else weights
+        loss, correct = [], []
+        for each in scores:
+            loss.append(int((log_losses(each, codes) * weights).sum()))
+            correct.append(int(((each.argmax(axis=1) == codes) * weights).sum()))
+        return cls(
+            weight=int(weights.sum()),
+            loss=np.array(loss, np.int64),
+            correct=np.array(correct, np.int64),
+        )
+
+    def adopts(self) -> bool:
+        return not self.loss.size
+
+    def validate(self, sites: int = 1) -> None:
+        if self.weight < 0 or (self.loss < 0).any() or (self.correct < 0).any():
+            raise DataError("left-out sums: expected counts and losses of at least 0")
+        if (self.correct > self.weight).any():
+            raise DataError("left-out sums: more samples classified right than there are")
+        if (self.loss > 2**62 // max(1, sites)).any():
+            raise DataError("left-out sums: losses leave no room for those of the other sites")
+
+    @property
+    def best(self) -> int:
+        """The place of the likeliest setting; of equal ones the first."""
+        if not self.loss.size:
+            raise SolveError("no setting was tried on left-out samples; ask at least one client")
+        return int(self.loss.argmin())
+
+    @property
+    def mean_loss(self) -> Floats:
+        """Mean log-loss of each setting, in nats."""
+        means: Floats = self.loss / (max(1, self.weight) * 2.0**LOSS_PLACES)
+        return means
+
+    @property
+    def accuracy(self) -> Floats:
+        """Share of the left-out samples that each setting classifies right."""
+        shares: Floats = self.correct / max(1, self.weight)
+        return shares
+
+    def standard_error(self, place: int) -> float:
+        """Return the standard error of a setting's accuracy."""
+        share = float(self.accuracy[place])
+        return sqrt(share * (1 - share) / max(1, self.weight))
+
+
+def log_losses(scores: Array, codes: Integers) -> Integers:
+    """Return the negative log-likelihood of each sample's class, in steps of 2^-20 nats.
+
+    Scores that are not a number count as no knowledge: the loss of equal chances.
+    """
+    flops.add(4 * scores.size)
+    top = scores.max(axis=1)
+    gap = scores - top[:, None]
+    own = gap[np.arange(len(codes)), codes].astype(np.float64)
+    total = np.exp(gap, out=gap).sum(axis=1, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        losses = np.log(total) - own
+    losses = np.where(np.isfinite(losses), losses, np.log(scores.shape[1]))
+    steps: Integers = np.rint(losses * 2.0**LOSS_PLACES).astype(np.int64)
+    return steps
+
+
+@codec.register("LogLinear/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LogLinear:
+    """Models whose weighted scores and a shift by class are added: one calibrated predictor.
+
+    Parameters
+    ----------
+    models
+        At least one; all of the same classes.
+    weights
+        One for each model.
+    shift
+        Added to the scores: a client's class prior, (classes,).
+
+    Examples
+    --------
+    >>> space = Space(width=1)
+    >>> rows = Features(np.array([[2.0]]), space)
+    >>> head = Linear(weights=np.array([[1.0, 0.0]]), space=space, classes=("a", "b"))
+    >>> pool = LogLinear(models=(head,), weights=(0.5,), shift=np.zeros(2))
+    >>> pool.probabilities(rows).round(3)
+    array([[0.731, 0.269]])
+    """
+
+    models: tuple[Any, ...]
+    weights: tuple[float, ...]
+    shift: Floats
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[float, Classifier]], shift: Floats) -> LogLinear:
+        """Pool models; linear heads on the same features become one."""
+        heads: dict[str, Linear] = {}
+        rest: list[tuple[float, Classifier]] = []
+        for weight, model in parts:
+            for share, each in _linear_parts(weight, model):
+                if not isinstance(each, Linear):
+                    rest.append((share, each))
+                    continue
+                key = codec.digest([each.space, each.lift])
+                scaled = replace(each, weights=share * each.weights, origin="")
+                known = heads.get(key)
+                heads[key] = (
+                    scaled
+                    if known is None
+                    else replace(known, weights=known.weights + scaled.weights)
+                )
+        whole = [(1.0, head) for head in heads.values()] + rest
+        return cls(
+            models=tuple(model for _, model in whole),
+            weights=tuple(float(weight) for weight, _ in whole),
+            shift=shift,
+        )
+
+    @property
+    def space(self) -> Space:
+        """The space of the first model."""
+        space: Space = self.models[0].space
+        return space
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        classes: tuple[str, ...] = self.models[0].classes
+        return classes
+
+    def __call__(self, features: Features) -> Floats:
+        scores: Floats = np.zeros((len(features), len(self.classes))) + self.shift
+        for weight, model in zip(self.weights, self.models, strict=True):
+            scores += weight * model(features)
+        return scores
+
+    def probabilities(self, features: Features) -> Floats:
+        """Return the probability of each class, (samples, classes)."""
+        return softmax(self(features))
+
+
+def _linear_parts(weight: float, model: Classifier) -> list[tuple[float, Classifier]]:
+    if isinstance(model, Blend):
+        return [(weight, model.first), (weight * model.balance, model.second)]
+    return [(weight, model)]
+
+
+@codec.register("PoolSums/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PoolSums(Additive):
+    """Log-loss of a pool on left-out samples with its slope and curvature in the pool's weights.
+
+    Parameters
+    ----------
+    weight, loss, correct
+        As of `LikelihoodSums`, of one pool.
+    slope, curvature
+        First and second derivatives of the loss, in steps of 2^-20, (terms,) and (terms, terms).
+    """
+
+    weight: int = 0
+    loss: int = 0
+    correct: int = 0
+    slope: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    curvature: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+
+    @classmethod
+    def of(
+        cls,
+        terms: Floats,
+        codes: Integers,
+        pool: Floats,
+        weights: Integers | None = None,
+    ) -> PoolSums:
+        """Judge a pool of terms, (terms, samples, classes), each a part's scores or the prior."""
+        weights = np.ones(len(codes), np.int64) if weights is None else weights
+        flops.add(4 * terms.size * len(terms))
+        terms = terms - terms.max(axis=2, keepdims=True, initial=-np.inf)
+        scores = np.tensordot(pool, terms, axes=1)
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
+        shares /= shares.sum(axis=1, keepdims=True)
+        means = np.einsum("sc,tsc->ts", shares, terms)
+        slopes = means - terms[:, np.arange(len(codes)), codes]
+        spread = np.einsum("sc,tsc,usc->tus", shares, terms, terms) - means[:, None] * means
+        one = 2.0**LOSS_PLACES
+        return cls(
+            weight=int(weights.sum()),
+            loss=int((log_losses(scores, codes) * weights).sum()),
+            correct=int(((scores.argmax(axis=1) == codes) * weights).sum()),
+            slope=np.rint((slopes * weights).sum(axis=1) * one).astype(np.int64),
+            curvature=np.rint((spread * weights).sum(axis=2) * one).astype(np.int64),
+        )
+
+    def adopts(self) -> bool:
+        return not self.slope.size
+
+    def validate(self, sites: int = 1) -> None:
+        LikelihoodSums(
+            weight=self.weight, loss=np.array([self.loss]), correct=np.array([self.correct])
+        ).validate(sites)
+        most = 2**62 // max(1, sites)
+        for each in (self.slope, self.curvature):
+            if (each > most).any() or (each < -most).any():
+                raise DataError("left-out sums: slopes leave no room for those of the other sites")
+
+    def likelier(self, other: PoolSums) -> bool:
+        """Whether the mean loss is less; other clients may have answered, or none."""
+        return self.weight > 0 and (not other.weight or self.mean_loss < other.mean_loss)
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean log-loss in nats."""
+        return self.loss / (max(1, self.weight) * 2.0**LOSS_PLACES)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the left-out samples that are classified right."""
+        return self.correct / max(1, self.weight)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PoolWeights:
+    """Weights of a pool's terms, at least 0 each, and what left-out samples say of them."""
+
+    weights: Floats
+    sums: PoolSums
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the accuracy."""
+        share = self.sums.accuracy
+        return sqrt(share * (1 - share) / max(1, self.sums.weight))
+
+
+def likeliest_weights(
+    ask: Callable[[Floats], PoolSums], start: Floats, *, exchanges: int = 7
+) -> PoolWeights:
+    """Return the weights, at least 0 each, that minimize the log-loss of left-out samples.
+
+    Newton's method on a convex function, whose sums `ask` returns for given weights: a step that
+    raises the loss is halved. Terms that the samples do not call for get no weight: by Akaike's
+    criterion, where without them twice the log-likelihood falls by less than two.
+    """
+    best = PoolWeights(weights=start, sums=ask(start))
+    length = 1.0
+    for _ in range(exchanges - 1):
+        tried, length = _stepped(best, length)
+        if np.abs(tried - best.weights).max(initial=0.0) <= 1e-3 * best.weights.max(initial=0.0):
+            break
+        sums = ask(tried)
+        if sums.likelier(best.sums):
+            best, length = PoolWeights(weights=tried, sums=sums), 1.0
+        else:
+            length /= 2
+    return _pruned(ask, best)
+
+
+def _pruned(ask: Callable[[Floats], PoolSums], best: PoolWeights) -> PoolWeights:
+    """Drop the term that is missed least, as long as the samples do not call for it.
+
+    The last term is the class prior: one other at least stays.
+    """
+    while True:
+        used = np.flatnonzero(best.weights > 0)
+        inverse = np.linalg.pinv(_curvature(best)[np.ix_(used, used)])
+        loss = best.weights[used] ** 2 / np.maximum(np.diagonal(inverse), 1e-300)
+        last = len(best.weights) - 1
+        if (used < last).sum() < 2:  # the only part that is left
+            loss[used < last] = np.inf
+        worst = int(loss.argmin())
+        if loss[worst] >= 2.0:
+            return best
+        moved = best.weights.copy()
+        # Where the others go when this one is held at zero.
+        moved[used] -= inverse[:, worst] / inverse[worst, worst] * best.weights[used[worst]]
+        moved = np.maximum(0.0, moved)
+        moved[used[worst]] = 0.0
+        if not moved[:last].any():
+            return best
+        best = PoolWeights(weights=moved, sums=ask(moved))
+
+
+def _curvature(at: PoolWeights) -> Floats:
+    curvature: Floats = at.sums.curvature / 2.0**LOSS_PLACES
+    return curvature
+
+
+def _stepped(at: PoolWeights, length: float) -> tuple[Floats, float]:
+    """Return weights one step further, and the length of a step that leaves one part in use."""
+    move = _newton_move(at)
+    tried = np.maximum(0.0, at.weights + length * move)
+    while at.weights[:-1].any() and not tried[:-1].any():  # the last term, the prior, is no model
+        length /= 2
+        tried = np.maximum(0.0, at.weights + length * move)
+    return tried, length
+
+
+def _newton_move(at: PoolWeights) -> Floats:
+    """Return the Newton step among terms that are in use or would come into use."""
+    slope, curvature = at.sums.slope / 2.0**LOSS_PLACES, _curvature(at)
+    free = (at.weights > 0) | (slope < 0)
+    move = np.zeros(len(slope))
+    if free.any():
+        inner = curvature[np.ix_(free, free)]
+        held = 1e-9 * max(float(np.trace(inner)), 1e-300)
+        move[free] = -np.linalg.solve(inner + held * np.eye(len(inner)), slope[free])
+    return move

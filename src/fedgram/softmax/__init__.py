@@ -1,0 +1,1 @@
+"""Softmax regression, solved by exact sums of residuals."""

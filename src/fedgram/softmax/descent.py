@@ -1,0 +1,136 @@
+"""Softmax regressions of several folds that go on together: one exchange is a step of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from fedgram.core.exact import EXACT_UP_TO, FLOAT64
+from fedgram.core.samples import Floats, Integers
+from fedgram.softmax.objective import Metric, Objective, Point
+from fedgram.softmax.quasi_newton import Search
+from fedgram.softmax.sums import ResidualSums
+
+SHORTER = 0.4  # factor of a step that raised the loss
+SHORTEST = 1e-3  # a step shorter than this is given up
+_RETRIES = 2  # of a last step that raised the loss
+
+
+class Asking(Protocol):
+    """What answers for the federation."""
+
+    def ask(
+        self, values: Integers, folds: int, *, base: Integers | None = None, residuals: bool = True
+    ) -> ResidualSums:
+        """Return the sums at these weights, (folds, features, classes)."""
+
+    def metric(self, objective: Objective, share: float, ridge: float) -> Metric:
+        """Return the metric for a ridge."""
+
+    def restarted(self) -> None:
+        """Note that other samples answered than before."""
+
+
+class Descent:
+    """Searches of all folds.
+
+    Parameters
+    ----------
+    asking
+        Answers for the federation.
+    folds
+        How many folds are left out in turn; 0 for one search of all samples.
+    share
+        Of the samples that each search uses.
+    searches
+        One for each fold.
+    """
+
+    def __init__(
+        self, asking: Asking, folds: int, share: float, searches: Sequence[Search]
+    ) -> None:
+        self._asking = asking
+        self._folds = folds
+        self._share = share
+        self.searches = list(searches)
+        self._directions: list[Floats | None] = [None] * len(self.searches)
+        self._lengths = [1.0] * len(self.searches)
+        self.tried: Integers = self.values  # the weights of the last exchange
+
+    @property
+    def values(self) -> Integers:
+        """The weights that were accepted last, (folds, features, classes)."""
+        return np.stack([search.point.values for search in self.searches])
+
+    def step(self, ridge: float) -> ResidualSums:
+        """Go one step in every fold, unless it raises the loss; return the sums at its end."""
+        values, ties = self._candidates(ridge)
+        sums, losses = self._compared(values, residuals=True)
+        for k, search in enumerate(self.searches):
+            point = Point.of(values[k], sums.fold(k))
+            if search.objective.value(point, ridge) > self._base(k, losses, ridge):
+                self._shorten(k)
+                continue
+            same = point.fingerprint == search.point.fingerprint
+            self.searches[k] = (
+                search.accepted(point, ridge, ties[k]) if same else search.restarted(point, ties[k])
+            )
+            self._directions[k], self._lengths[k] = None, 1.0
+        self.tried = values
+        return sums
+
+    def last_step(self, ridge: float) -> None:
+        """Go one step more, for which the loss alone is asked: it is taken only if that fell."""
+        for _ in range(_RETRIES):
+            values, ties = self._candidates(ridge)
+            sums, losses = self._compared(values, residuals=False)
+            (search,) = self.searches
+            after = search.objective.penalized_loss(values[0], int(sums.loss[0]), ridge)
+            if after <= self._base(0, losses, ridge):
+                moved = replace(search.point, values=values[0], loss=int(sums.loss[0]))
+                self.searches = [search.restarted(moved, ties[0])]
+                return
+            self._shorten(0)
+
+    def _compared(self, values: Integers, *, residuals: bool) -> tuple[ResidualSums, Sequence[int]]:
+        """Return the sums at new weights, and the losses at the old ones of the same samples."""
+        sums = self._asking.ask(values, self._folds, residuals=residuals)
+        if int(sums.fingerprint[0]) == self.searches[0].point.fingerprint:
+            return sums, [search.point.loss for search in self.searches]
+        # Other clients answered: both losses are asked for at once, from those present now.
+        self._asking.restarted()
+        sums = self._asking.ask(values, self._folds, base=self.values, residuals=residuals)
+        return sums, sums.base_loss.tolist()
+
+    def _base(self, k: int, losses: Sequence[int], ridge: float) -> float:
+        search = self.searches[k]
+        return search.objective.penalized_loss(search.point.values, losses[k], ridge)
+
+    def _candidates(self, ridge: float) -> tuple[Integers, list[int]]:
+        found, ties = [], []
+        for k, search in enumerate(self.searches):
+            direction = self._directions[k]
+            if direction is None:
+                metric = self._asking.metric(search.objective, self._share, ridge)
+                direction = self._directions[k] = search.direction(ridge, metric)
+            values, near = search.candidate(direction, self._lengths[k])
+            while not _exact(values, search.objective):
+                self._lengths[k] *= SHORTER
+                values, near = search.candidate(direction, self._lengths[k])
+            found.append(values)
+            ties.append(near)
+        return np.stack(found), ties
+
+    def _shorten(self, k: int) -> None:
+        self._lengths[k] *= SHORTER
+        if self._lengths[k] < SHORTEST:  # what is remembered does not help: begin anew from here
+            self._directions[k], self._lengths[k] = None, 1.0
+            self.searches[k] = self.searches[k].restarted(self.searches[k].point)
+
+
+def _exact(values: Integers, objective: Objective) -> bool:
+    """Whether the logits of these weights are exact integers."""
+    return objective.bound * int(np.abs(values).sum(axis=0).max()) <= EXACT_UP_TO[FLOAT64]

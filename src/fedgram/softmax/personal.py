@@ -1,0 +1,96 @@
+"""A client's own softmax head: the likeliest one around the shared head, in the dual form.
+
+A client adds V to the shared weights, which minimizes the loss of its own samples plus
+``strength / 2 |V|^2``. At the minimum ``strength V = F'(Y - P)``: V is a sum of the client's rows,
+so the problem has as many unknowns as the client has samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgram.core.samples import Floats
+from fedgram.core.solve import Factor, steady
+from fedgram.models.mlp import softmax
+from fedgram.runtime import flops
+
+STEPS = 8
+_CURVATURE = 0.15  # of the loss, as a share of the rows' products: at most 0.5
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OwnRows:
+    """A client's rows in real units, with their products in the smaller of two ways.
+
+    Parameters
+    ----------
+    rows
+        Samples by features.
+    products
+        ``rows rows'`` where samples are fewer than features, else ``rows' rows``.
+
+    Examples
+    --------
+    >>> own = OwnRows.of(np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+    >>> onehot = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> own.weights(np.zeros((2, 2)), onehot, strength=1.0).round(2)
+    array([[ 0.34, -0.34],
+           [-0.34,  0.34],
+           [ 0.  ,  0.  ]])
+    """
+
+    rows: Floats
+    products: Floats
+
+    @classmethod
+    def of(cls, rows: Floats) -> OwnRows:
+        """Prepare a client's rows."""
+        count, width = rows.shape
+        flops.add(2 * count * width * min(count, width))
+        with steady():
+            return cls(rows=rows, products=rows @ rows.T if count < width else rows.T @ rows)
+
+    @property
+    def dual(self) -> bool:
+        """Whether there are fewer samples than features."""
+        return bool(len(self.rows) < self.rows.shape[1])
+
+    def weights(self, logits: Floats, targets: Floats, *, strength: float) -> Floats:
+        """Return what is added to the shared weights, (features, classes).
+
+        `logits` are those of the shared head on the rows, `targets` the true classes. Steps in a
+        fixed metric; where one raises the loss, it is taken back and all further ones are halved.
+        """
+        count, width = self.rows.shape
+        if not count:
+            return np.zeros((width, targets.shape[1]))
+        factor = Factor.of(_CURVATURE * self.products, strength)
+        found = np.zeros((count if self.dual else width, targets.shape[1]))
+        residual, least = targets - softmax(logits), _loss(logits, targets)
+        length = 1.0
+        for _ in range(STEPS):
+            with steady():
+                downhill = residual if self.dual else self.rows.T @ residual
+            tried = found + length * factor.solve(downhill - strength * found)
+            with steady():
+                added_logits = (self.products if self.dual else self.rows) @ tried
+            flops.add(4 * len(found) * count * targets.shape[1])
+            squares = float(np.sum(tried * (added_logits if self.dual else tried)))  # |V|^2
+            moved = logits + added_logits
+            loss = _loss(moved, targets) + strength / 2 * squares
+            if loss <= (1 + 1e-12) * least:  # but for rounding
+                found, least, residual = tried, loss, targets - softmax(moved)
+            else:  # the loss curves more than assumed
+                length /= 2
+        with steady():
+            added: Floats = self.rows.T @ found if self.dual else found
+        return added
+
+
+def _loss(logits: Floats, targets: Floats) -> float:
+    """Return the summed negative log-likelihood of the true classes."""
+    top = logits.max(axis=1, keepdims=True)
+    total = np.log(np.exp(logits - top).sum(axis=1, keepdims=True)) + top
+    return float(np.sum(targets * (total - logits)))

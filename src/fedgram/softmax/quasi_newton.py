@@ -1,0 +1,137 @@
+"""The server's part of a softmax regression: where to go next, from integer sums alone.
+
+L-BFGS in the metric of the summed Gram matrix. Iterates and gradients are integers on public grids,
+so every product of a step with a gradient change is exact; what is solved is float64, refined, and
+rounded to the weights' grid before anybody sees it. Two servers with different BLAS libraries
+broadcast the same integers unless an entry lies on the very edge of two steps, and such entries
+are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedgram.core.samples import Array, Floats, Integers
+from fedgram.errors import SolveError
+from fedgram.softmax.objective import Metric, Objective, Point, exact_product
+
+MEMORY = 10  # pairs of steps and gradient changes
+_DAMPING = 0.3  # of a class's own scale of the metric, towards that of all classes
+_REACH = 5.0  # within which a class's scale may differ from that of all
+_EDGE = 2.0**-16  # of a step of the grid: an entry this close to two steps counts as a near tie
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pair:
+    """One step and the change of the residual sums along it, in integers."""
+
+    step: Integers
+    change: Array
+
+    @classmethod
+    def between(cls, before: Point, after: Point) -> Pair:
+        """Return the pair of two points."""
+        return cls(step=after.values - before.values, change=before.products - after.products)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Search:
+    """A softmax regression on its way: the best point so far and the pairs that led there.
+
+    Parameters
+    ----------
+    objective
+        What is minimized.
+    point
+        The point with the least penalized loss so far.
+    pairs
+        At most `MEMORY` of them, oldest first.
+    near_ties
+        Entries of broadcast weights that lay on the edge of two steps of the grid.
+    """
+
+    objective: Objective
+    point: Point
+    pairs: tuple[Pair, ...] = ()
+    near_ties: int = 0
+
+    def direction(self, ridge: float, metric: Metric) -> Floats:
+        """Return the quasi-Newton step to be subtracted, in real units."""
+        objective, step = self.objective, self.objective.step
+        held = objective.penalized[:, None] * (ridge * step)
+        changes = [objective.slope * pair.change + held * pair.step for pair in self.pairs]
+        steps = [np.float64(step) * pair.step for pair in self.pairs]
+        along = [self._along(pair, pair, ridge) for pair in self.pairs]
+        weights: dict[int, float] = {}
+        rest = objective.gradient(self.point, ridge)
+        for k in reversed(range(len(self.pairs))):
+            # The step times what is left of the gradient, from exact products of integers.
+            downhill = self._downhill(self.pairs[k], ridge) - sum(
+                weight * self._along(self.pairs[k], self.pairs[later], ridge)
+                for later, weight in weights.items()
+            )
+            weights[k] = downhill / along[k]
+            rest = rest - weights[k] * changes[k]
+        moved = metric.solve(rest)
+        if self.pairs:
+            moved = moved * _scales(steps[-1], changes[-1], metric.solve(changes[-1]))
+        for k in range(len(self.pairs)):
+            moved = moved + steps[k] * (weights[k] - _dot(changes[k], moved) / along[k])
+        # What is common to all classes changes no probability: without it the ridge is smaller.
+        centred: Floats = moved - moved.mean(axis=1, keepdims=True)
+        return centred
+
+    def candidate(self, direction: Floats, length: float) -> tuple[Integers, int]:
+        """Return the weights one step further, rounded to the grid, and their near ties."""
+        exact = self.point.values - (length / self.objective.step) * direction
+        rounded = np.rint(exact)
+        if not np.isfinite(rounded).all() or np.abs(rounded).max(initial=0.0) >= 2.0**52:
+            raise SolveError("the softmax regression diverged; use a larger ridge")
+        ties = int((np.abs(np.abs(exact - rounded) - 0.5) < _EDGE).sum())
+        return rounded.astype(np.int64), ties
+
+    def accepted(self, after: Point, ridge: float, ties: int) -> Search:
+        """Return the search at a better point, with one more pair."""
+        pair = Pair.between(self.point, after)
+        pairs = self.pairs
+        if self._along(pair, pair, ridge) > 0:
+            pairs = (*pairs, pair)[-MEMORY:]
+        return replace(self, point=after, pairs=pairs, near_ties=self.near_ties + ties)
+
+    def restarted(self, point: Point, ties: int = 0) -> Search:
+        """Return the search at a point of other samples: what came before does not compare."""
+        return replace(self, point=point, pairs=(), near_ties=self.near_ties + ties)
+
+    def _downhill(self, pair: Pair, ridge: float) -> float:
+        """Return the product of a step with the gradient, from exact integers."""
+        objective = self.objective
+        values, products = objective.relative(self.point)
+        data = exact_product(pair.step, products)
+        rows = objective.penalized > 0
+        held = exact_product(pair.step[rows], values[rows]) * objective.step**2
+        return ridge * held - data * (objective.step * objective.slope)
+
+    def _along(self, one: Pair, other: Pair, ridge: float) -> float:
+        """Return the product of a step with a change of the gradient, from exact integers."""
+        objective = self.objective
+        data = exact_product(one.step, other.change) * (objective.step * objective.slope)
+        rows = objective.penalized > 0
+        held = exact_product(one.step[rows], other.step[rows]) * objective.step**2
+        return data + ridge * held
+
+
+def _dot(left: Array, right: Array) -> float:
+    return float(np.sum(left * right))
+
+
+def _scales(step: Floats, change: Floats, solved: Floats) -> Floats:
+    """Return how much longer the metric's steps should be, for each class, by the last pair."""
+    along, across = np.sum(step * change, axis=0), np.sum(change * solved, axis=0)
+    if not (along.sum() > 0 and across.sum() > 0):
+        return np.ones(step.shape[1])
+    common = along.sum() / across.sum()
+    damping = _DAMPING * along.mean()
+    each: Floats = (along + damping) / (across + damping / common)
+    return np.clip(each, common / _REACH, common * _REACH)

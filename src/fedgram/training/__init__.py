@@ -1,0 +1,1 @@
+"""What methods that are trained in rounds have in common."""

@@ -1,0 +1,91 @@
+"""Steps that descend, for several clients of one process at once.
+
+Such a step is written for one client. Where its client descends it yields the `Task`, and goes on
+when that is done::
+
+    @jointly
+    def update(self, client, model):
+        theta = model.theta.copy()
+        yield self.descent(model).task(model.shape, theta, self.rows(client, model), client.rng)
+        return ...
+
+Called as ``update(client, model)`` it is a step like any other. An engine that holds several
+clients may call ``update.together(clients, model)``, which gives the same replies, to the bit, with
+less of Python's overhead: the tasks of all clients are done beside each other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from fedgram.errors import at_client
+from fedgram.federation.client import Client
+from fedgram.training.descent import Task, together
+
+Method = TypeVar("Method")
+Broadcast = TypeVar("Broadcast")
+Reply = TypeVar("Reply")
+Descents = Generator[Task, None, Reply]  # what a step that is written in this way returns
+
+
+class Joint(Generic[Reply]):
+    """A method's step, for one client or for several at once."""
+
+    def __init__(self, begin: Callable[[Client, Any], Descents[Reply]], name: str) -> None:
+        self._begin = begin
+        self.__name__ = name
+
+    def __call__(self, client: Client, broadcast: Any) -> Reply:
+        """Return a client's reply."""
+        running = self._begin(client, broadcast)
+        while True:
+            task, reply = _advanced(running)
+            if task is None:
+                return cast(Reply, reply)
+            together([task])
+
+    def together(self, clients: Sequence[Client], broadcast: Any) -> list[Reply]:
+        """Return the clients' replies, in their order."""
+        running = {client.id: self._begin(client, broadcast) for client in clients}
+        replies: dict[str, Reply] = {}
+        while len(replies) < len(clients):
+            tasks = []
+            for client in [name for name in running if name not in replies]:
+                with at_client(client, self.__name__):
+                    task, reply = _advanced(running[client])
+                if task is None:
+                    replies[client] = cast(Reply, reply)
+                else:
+                    tasks.append(task)
+            together(tasks)
+        return [replies[client.id] for client in clients]
+
+
+class _Jointly(Generic[Reply]):
+    """What a decorated function is in its class: it becomes a `Joint` of an instance."""
+
+    def __init__(self, function: Callable[[Any, Client, Any], Descents[Reply]]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, method: object, owner: type | None = None) -> Any:
+        if method is None:
+            return self
+        return Joint(functools.partial(self._function, method), self._function.__name__)
+
+
+def jointly(
+    function: Callable[[Method, Client, Broadcast], Descents[Reply]],
+) -> Callable[[Method, Client, Broadcast], Reply]:
+    """Make a step of a function that yields its client's descents."""
+    return cast(Callable[[Method, Client, Broadcast], Reply], _Jointly(function))
+
+
+def _advanced(running: Descents[Reply]) -> tuple[Task | None, Reply | None]:
+    """Return the next task, or else the reply."""
+    try:
+        return next(running), None
+    except StopIteration as end:
+        return None, end.value
