@@ -16,8 +16,8 @@ import numpy as np
 from fedgram import Features, Labels, Lift, Samples, Space, Statistics
 from fedgram.core.gcv import RIDGES, best_ridge
 from fedgram.models.linear import Linear
-from fedgram.selection.leave_one_out import BALANCES, STRENGTHS, Own, right
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.leave_one_out import BALANCES, STRENGTHS, LeaveOneOut, correct
+from fedgram.selection.normal_equations import NormalEquations
 
 UNIT = 6 / 127
 THIRTY = np.geomspace(1, 1e4, 30)
@@ -40,29 +40,29 @@ def costs(*, quick: bool) -> Iterator[str]:
     samples, count = 60 if quick else 450, 2_000 if quick else 20_000
     width = 128 if quick else 1280
     own = rows_of(width, classes, samples, seed=1)
-    whole = Whole(total=made(width, classes, count), ridge=100.0)
+    whole = NormalEquations(total=made(width, classes, count), ridge=100.0)
     head, _ = whole.linear(Lift()), whole.factor
     unit = whole.total.space.unit
 
     def heavier() -> None:
-        scores = Own.of(own, whole, Lift(), counted=True).reweighed()
+        scores = LeaveOneOut.of(own, whole, Lift(), counted=True).with_extra_weight()
         for alpha in THIRTY:
-            right(scores(alpha), own.labels.codes)
+            correct(scores(alpha), own.labels.codes)
 
-    def streams(shared: Whole | Linear) -> Callable[[], None]:
+    def streams(shared: NormalEquations | Linear) -> Callable[[], None]:
         def leave_out() -> None:
             # Nobody but a client that leaves samples out needs the total's factor: it counts.
-            fresh = Whole(total=shared.total, ridge=100.0) if shared is whole else shared
-            mine = Own.of(own, fresh, Lift(), counted=True)
+            fresh = NormalEquations(total=shared.total, ridge=100.0) if shared is whole else shared
+            mine = LeaveOneOut.of(own, fresh, Lift(), counted=True)
             refined = mine.refined(own.features.values.astype(np.float64))
             for ridge in STRENGTHS[1:6]:
                 second = refined(ridge / unit**2)
                 for balance in BALANCES[::2]:
-                    right(mine.shared() + balance * second, own.labels.codes)
+                    correct(mine.shared() + balance * second, own.labels.codes)
 
         return leave_out
 
-    once = best(lambda: whole.reweighed(own, Lift(), 10.0), repeats)
+    once = best(lambda: whole.with_extra_weight(own, Lift(), 10.0), repeats)
     told = f"of 30 settings, {samples} samples, d = {width}, {classes} classes"
     yield (
         f"fedhip, samples left out {told}: {best(heavier, repeats) / once:.1f} personal solves "

@@ -15,7 +15,7 @@ import argparse
 
 import numpy as np
 
-from fedgram import Plan, load, make, run, sites
+from fedgram import PartitionPlan, create_method, federate, load_dataset, run
 
 SOURCE = "cifar100_efficientnet_lite0.npz"
 METHODS: dict[str, dict[str, float]] = {
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dirichlet", type=float, nargs="*", default=[0.1])
     arguments = parser.parse_args()
-    data = load(SOURCE)
+    data = load_dataset(SOURCE)
     print("client-mean accuracy in %, mean and standard deviation over seeds")
     for dirichlet in arguments.dirichlet:
         for equal in (False, True):
@@ -42,9 +42,9 @@ def report(data: object, dirichlet: float, equal: bool, seeds: int) -> None:
     found: dict[str, list[float]] = {name: [] for name in METHODS}
     classes = []
     for seed in range(seeds):
-        everybody = sites(
+        everybody = federate(
             data,
-            Plan(
+            PartitionPlan(
                 clients=100,
                 dirichlet=dirichlet,
                 equal_sizes=equal,
@@ -54,7 +54,7 @@ def report(data: object, dirichlet: float, equal: bool, seeds: int) -> None:
         )
         classes += [len(np.unique(site.train.labels.codes)) for site in everybody.members]
         for name, settings in METHODS.items():
-            result = run(make(name, settings), everybody, workers=2)
+            result = run(create_method(name, settings), everybody, workers=2)
             found[name].append(100 * result.accuracy["client_mean"])
     sizes = "clients of equal size" if equal else "each class dealt on its own"
     print(f"Dirichlet {dirichlet:g}, {sizes}, {np.mean(classes):.1f} classes per client")

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedgram import Features, Labels, Space, Statistics
 from fedgram.core.exact import Accumulator, blocks
-from fedgram.core.solve import least_squares, ridge_solve, square
+from fedgram.core.solve import least_squares, ridge_solve, unpack_symmetric
 
 UNIT = 6 / 127
 CLASSES = tuple(str(c) for c in range(10))
@@ -91,7 +91,7 @@ def aggregation_line(clients: int, width: int) -> str:
         values = rng.integers(-60, 61, (100, width), dtype=np.int8)
         labels = Labels(rng.integers(0, len(CLASSES), 100), CLASSES)
         contributions.append(Statistics.of(Features(values, space), labels))
-    grams = [square(c.gram, width) * UNIT**2 for c in contributions]
+    grams = [unpack_symmetric(c.gram, width) * UNIT**2 for c in contributions]
     moments = [c.moment * UNIT for c in contributions]
     heads = {}
 

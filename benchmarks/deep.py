@@ -25,20 +25,28 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import InProcess, Plan, Site, Sites, load, make, sites
+from fedgram import (
+    FederatedDataset,
+    InProcess,
+    PartitionPlan,
+    Site,
+    create_method,
+    federate,
+    load_dataset,
+)
 from fedgram.core.samples import Samples, concatenate
 from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
 from fedgram.features.lift import Lift
 from fedgram.features.residual import Residual
 from fedgram.federation.client import Client
 from fedgram.federation.method import Method
-from fedgram.layerwise.solver import FOR_IMAGES, Deep
-from fedgram.methods._residual_blocks import Deepened
+from fedgram.layerwise.solver import FOR_IMAGES, SolvedNetwork
+from fedgram.methods._residual_blocks import ResidualModel
 from fedgram.methods.afl import AFL
 from fedgram.methods.apfl import APFL
 from fedgram.methods.deepafl import DeepAFL
 from fedgram.models.linear import Predictor, predict
-from fedgram.training.loop import Training
+from fedgram.training.loop import GradientMethod
 
 FEATURES = "cifar100_efficientnet_lite0.npz"
 IMAGES = "mnist_images.npz"
@@ -70,15 +78,15 @@ def main() -> None:
 
 
 def mnist(arguments: argparse.Namespace) -> Iterator[str]:
-    data = some(load(IMAGES), arguments.images)
-    plan = Plan(
+    data = some(load_dataset(IMAGES), arguments.images)
+    plan = PartitionPlan(
         clients=20,
         partition="classes",
         classes_per_client=2,
         valid_fraction=0.1,
         reserve_valid=True,
     )
-    everybody = sites(data, plan)
+    everybody = federate(data, plan)
     held = [len(np.unique(site.train.labels.codes)) for site in everybody.members]
     yield (
         f"MNIST, {sum(len(s.train) for s in everybody.members)} training images, 20 clients of "
@@ -103,15 +111,17 @@ def some(data: Dataset, images: int) -> Dataset:
     return replace(data, x=data.x[kept], y=data.y[kept], split=data.split[kept])
 
 
-def solved(name: str, everybody: Sites, settings: dict[str, Any]) -> tuple[str, float, float]:
+def solved(
+    name: str, everybody: FederatedDataset, settings: dict[str, Any]
+) -> tuple[str, float, float]:
     """Return a line, the accuracy on all test samples and the processor's seconds."""
-    method, engine = make(name, settings), InProcess(everybody.members)
+    method, engine = create_method(name, settings), InProcess(everybody.members)
     clock = Clock()
     with clock:
         *_, shared = method.fit(engine)
     own = own_accuracy(method, engine, shared)
     label = f"{name} {settings.get('filters', '')}".strip()
-    if not isinstance(shared, Deep):  # everybody has a model of its own
+    if not isinstance(shared, SolvedNetwork):  # everybody has a model of its own
         return f"  {label}: {clock}, {own:.2f} % client mean", 0.0, clock.work
     whole = 100 * right(shared, everybody.test)
     return f"  {label}: {clock}, {whole:.2f} % of all, {own:.2f} % client mean", whole, clock.work
@@ -119,7 +129,7 @@ def solved(name: str, everybody: Sites, settings: dict[str, Any]) -> tuple[str, 
 
 def trained(
     name: str,
-    everybody: Sites,
+    everybody: FederatedDataset,
     settings: dict[str, Any],
     rounds: int,
     goal: float,
@@ -127,8 +137,10 @@ def trained(
     patience: float,
 ) -> Iterator[str]:
     """Train until the goal is reached, timing rounds but not what is measured between them."""
-    method = make(name, {"epochs": 1, "batch": 32, "pilot": PILOT, **settings, "rounds": 1})
-    assert isinstance(method, Training)
+    method = create_method(
+        name, {"epochs": 1, "batch": 32, "pilot": PILOT, **settings, "rounds": 1}
+    )
+    assert isinstance(method, GradientMethod)
     search, clock, whole = Clock(), Clock(), 0.0
     with search:
         rate = next(iter(method.fit(InProcess(everybody.members)))).rate
@@ -185,8 +197,8 @@ def right(model: Predictor, samples: Samples) -> float:
 
 
 def blocks(arguments: argparse.Namespace) -> Iterator[str]:
-    data = with_valid(load(FEATURES))
-    everybody = sites(data, Plan(clients=10, reserve_valid=True))
+    data = with_valid(load_dataset(FEATURES))
+    everybody = federate(data, PartitionPlan(clients=10, reserve_valid=True))
     best, curves = choose(everybody, arguments)
     yield from curves
     afl = next(AFL().fit(InProcess(everybody.members, workers=2)))
@@ -196,7 +208,9 @@ def blocks(arguments: argparse.Namespace) -> Iterator[str]:
     yield "100 clients, Dirichlet 0.1; the blocks are the same, since no partition changes them"
     found: dict[str, list[float]] = {"apfl": [], "deepafl-apfl": []}
     for seed in range(arguments.seeds):
-        plain = sites(data, Plan(clients=100, dirichlet=0.1, seed=seed, reserve_valid=True))
+        plain = federate(
+            data, PartitionPlan(clients=100, dirichlet=0.1, seed=seed, reserve_valid=True)
+        )
         for name, federation in (("apfl", plain), ("deepafl-apfl", deepened(plain, best.below))):
             _, test = max(tuned(federation))
             found[name].append(100 * test)
@@ -213,9 +227,11 @@ def with_valid(data: Dataset) -> Dataset:
     return replace(data, split=split)
 
 
-def choose(everybody: Sites, arguments: argparse.Namespace) -> tuple[Deepened, list[str]]:
+def choose(
+    everybody: FederatedDataset, arguments: argparse.Namespace
+) -> tuple[ResidualModel, list[str]]:
     """Return the deep model that is best on validation samples, of all ridges and depths."""
-    valid = concatenate([site.valid for site in everybody.members]).remembering()
+    valid = concatenate([site.valid for site in everybody.members]).with_cache()
     best, most, lines = None, 0.0, []
     for ridge, block_ridge in itertools.product(arguments.ridges, arguments.block_ridges):
         method = DeepAFL(ridge=ridge, block_ridge=block_ridge, blocks=arguments.blocks)
@@ -231,7 +247,7 @@ def choose(everybody: Sites, arguments: argparse.Namespace) -> tuple[Deepened, l
     return best, lines
 
 
-def tuned(federation: Sites) -> Iterator[tuple[float, float]]:
+def tuned(federation: FederatedDataset) -> Iterator[tuple[float, float]]:
     """Yield validation and test accuracy of APFL, client means, for settings of its refinement."""
     engine = InProcess(federation.members, workers=2)
     shared = next(APFL().fit(engine))  # no setting of the refinement changes it
@@ -246,7 +262,7 @@ def tuned(federation: Sites) -> Iterator[tuple[float, float]]:
         yield float(valid), float(test)
 
 
-def deepened(everybody: Sites, below: Residual) -> Sites:
+def deepened(everybody: FederatedDataset, below: Residual) -> FederatedDataset:
     """Return a federation of deep features: what a method on top sees, to the byte."""
 
     def deep(samples: Samples) -> Samples:
@@ -256,7 +272,9 @@ def deepened(everybody: Sites, below: Residual) -> Sites:
         replace(site, train=deep(site.train), valid=deep(site.valid), test=deep(site.test))
         for site in everybody.members
     ]
-    return Sites(members=members, holdout=[], test=concatenate([site.test for site in members]))
+    return FederatedDataset(
+        members=members, holdout=[], test=concatenate([site.test for site in members])
+    )
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgram import Plan, load, make, run, sites
-from fedgram.experiments.runner import Scoring
+from fedgram import PartitionPlan, create_method, federate, load_dataset, run
+from fedgram.experiments.runner import ScoringSchedule
 from fedgram.federation.scoring import Metrics
 
 FILES = {
@@ -166,12 +166,14 @@ def run_cell(folder: Path, cell: str, seed: int, methods: list[str]) -> None:
     if not missing:
         return
     source = FILES.get(name) or str(folder / f"{name}.npz")
-    members = sites(load(source), Plan(split="within-client", seed=seed, **plan))
+    members = federate(
+        load_dataset(source), PartitionPlan(split="within-client", seed=seed, **plan)
+    )
     for row in missing:
         method, settings = ROWS[row]
         before, start = time.process_time(), time.perf_counter()
         result = run(
-            make(method, settings),
+            create_method(method, settings),
             members,
             name=method,
             seed=seed,
@@ -185,7 +187,7 @@ def run_cell(folder: Path, cell: str, seed: int, methods: list[str]) -> None:
             "settings": settings,
             "process_seconds": time.process_time() - before,  # scoring included
             "wall_seconds": time.perf_counter() - start,
-            **result.plain(),
+            **result.to_dict(),
             "clients": {each.client: [each.correct, each.samples] for each in result.scores.rows},
             "calibration": calibration(result.models, members.members),
             "asks": [
@@ -221,16 +223,16 @@ def costs(folder: Path, cell: str) -> None:
     """Run each once, scored once; processor time is that of fitting, personalizing and scoring."""
     name, plan = CELLS[cell]
     source = FILES.get(name) or str(folder / f"{name}.npz")
-    members = sites(load(source), Plan(split="within-client", seed=0, **plan))
+    members = federate(load_dataset(source), PartitionPlan(split="within-client", seed=0, **plan))
     found: dict[str, dict[str, float]] = {}
     for row, (method, settings) in COSTS.items():
         before = time.process_time()
         result = run(
-            make(method, settings),
+            create_method(method, settings),
             members,
             name=method,
             metrics=Metrics(whole=False),
-            scoring=Scoring(every=1000),
+            scoring=ScoringSchedule(every=1000),
         )
         found[row] = {
             "process_seconds": time.process_time() - before,

@@ -26,13 +26,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgram.core.samples import Array, Features, Integers
-from fedgram.data.plan import Plan
-from fedgram.data.sources import Dataset, load
+from fedgram.data.plan import PartitionPlan
+from fedgram.data.sources import Dataset, load_dataset
 from fedgram.engines.in_process import InProcess
-from fedgram.federation.federated_dataset import Sites, sites
+from fedgram.federation.federated_dataset import FederatedDataset, federate
 from fedgram.methods.fedavg import FedAvg
 from fedgram.models.linear import predict
-from fedgram.models.mlp import Rows
+from fedgram.models.mlp import TrainingRows
 
 FILE = "cifar100_efficientnet_lite0.npz"
 
@@ -66,8 +66,10 @@ def main() -> None:
 
 
 def lines(*, quick: bool) -> Iterator[str]:
-    data, clients, rounds = (load("digits"), 20, 2) if quick else (_features(), 100, 12)
-    everybody = sites(data, Plan(clients=clients, split="within-client", equal_sizes=True))
+    data, clients, rounds = (load_dataset("digits"), 20, 2) if quick else (_features(), 100, 12)
+    everybody = federate(
+        data, PartitionPlan(clients=clients, split="within-client", equal_sizes=True)
+    )
     yield (
         f"{data.name}: {clients} clients, {sum(len(s.train) for s in everybody.members)} training "
         f"samples, {everybody.test.features.space.width} features, {len(data.classes)} classes"
@@ -87,7 +89,9 @@ def lines(*, quick: bool) -> Iterator[str]:
     yield "operations of a round, of those of plain steps: " + operations(everybody, MAIN)
 
 
-def compared(everybody: Sites, ways: dict[str, Iterator[Timed]], rounds: int) -> Iterator[str]:
+def compared(
+    everybody: FederatedDataset, ways: dict[str, Iterator[Timed]], rounds: int
+) -> Iterator[str]:
     """Take a round of each in turn, so that a slow minute of a shared machine slows all of them."""
     turns = list(zip(*(islice(way, rounds) for way in ways.values()), strict=True))
     seconds = {name: [turn[at][0] for turn in turns] for at, name in enumerate(ways)}
@@ -105,7 +109,7 @@ def compared(everybody: Sites, ways: dict[str, Iterator[Timed]], rounds: int) ->
 
 def _features() -> Dataset:
     if os.environ.get("FEDGRAM_DATA") and (Path(os.environ["FEDGRAM_DATA"]) / FILE).is_file():
-        return load(FILE)
+        return load_dataset(FILE)
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 100, 60_000)
     x = rng.normal(0, 1, (100, 1280)).astype(np.float32)[codes]
@@ -113,7 +117,7 @@ def _features() -> Dataset:
     return Dataset(x=x, y=codes, classes=tuple(map(str, range(100))), name="random features")
 
 
-def fedgram(everybody: Sites, local: Local) -> Iterator[Timed]:
+def fedgram(everybody: FederatedDataset, local: Local) -> Iterator[Timed]:
     forgotten = [replace(s, train=s.train.take(slice(None))) for s in everybody.members]
     engine = InProcess(forgotten, workers=2)
     method = FedAvg(rounds=sys.maxsize, epochs=local.epochs, batch=local.batch, rate=local.rate)
@@ -124,7 +128,9 @@ def fedgram(everybody: Sites, local: Local) -> Iterator[Timed]:
         yield time.perf_counter() - start, partial(predict, model.network)
 
 
-def torch_loop(everybody: Sites, local: Local, *, sliced: bool = False) -> Iterator[Timed]:
+def torch_loop(
+    everybody: FederatedDataset, local: Local, *, sliced: bool = False
+) -> Iterator[Timed]:
     """What one writes first: a model, an optimizer and a loader per client."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
@@ -165,9 +171,9 @@ def torch_loop(everybody: Sites, local: Local, *, sliced: bool = False) -> Itera
         yield time.perf_counter() - start, _linear(shared.numpy().T)
 
 
-def stacked(everybody: Sites, local: Local) -> Iterator[Timed]:
+def stacked(everybody: FederatedDataset, local: Local) -> Iterator[Timed]:
     """All clients at once, padded to the longest: one product per step for everybody."""
-    rows = [Rows.of(site.train, FedAvg().lift, np.float32) for site in everybody.members]
+    rows = [TrainingRows.of(site.train, FedAvg().lift, np.float32) for site in everybody.members]
     unit = np.float32(rows[0].unit)
     longest = max(map(len, rows))
     width, classes = rows[0].values.shape[1], len(everybody.test.labels.classes)
@@ -202,7 +208,7 @@ def _linear(weights: Array) -> Predicts:
     return lambda features: (features.real() @ weights).argmax(axis=1)
 
 
-def operations(everybody: Sites, local: Local) -> str:
+def operations(everybody: FederatedDataset, local: Local) -> str:
     """Return the operations that are counted in a later round, relative to those of plain steps."""
     engine = InProcess(everybody.members)
     method = FedAvg(rounds=2, epochs=local.epochs, batch=local.batch, rate=local.rate)

@@ -26,7 +26,7 @@ import numpy as np
 
 from fedgram.deploy.settings import read_federation
 from fedgram.deploy.site import simulated
-from fedgram.federation.method import find
+from fedgram.federation.method import find_method
 from fedgram.runtime.toml import written
 
 METHOD = "afl"
@@ -127,11 +127,11 @@ class PipeCarrier:
 
 def serve_at(pipe: Connection, folder: Path, sites: int) -> None:
     """Be the server, and say how much memory that took."""
-    from fedgram.deploy.server import serve
+    from fedgram.deploy.server import run_federation
 
-    find(METHOD)  # as every run imports it
+    find_method(METHOD)  # as every run imports it
     baseline = _memory("VmRSS")
-    serve(PipeCarrier(pipe, sites), folder, lambda _: None)
+    run_federation(PipeCarrier(pipe, sites), folder, lambda _: None)
     pipe.send_bytes(json.dumps(None).encode())
     pipe.send_bytes(json.dumps([baseline, _memory("VmHWM")]).encode())
 

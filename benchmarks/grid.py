@@ -18,9 +18,9 @@ from fedgram import (
     Labels,
     Lift,
     Linear,
-    Plan,
+    PartitionPlan,
     Statistics,
-    load,
+    load_dataset,
     predict,
 )
 from fedgram.data.partition import fixed_split
@@ -43,7 +43,7 @@ def main() -> None:
     print("test accuracy in % by grid.bits:", *BITS)
     for source in SOURCES:
         try:
-            data = load(source)
+            data = load_dataset(source)
         except FedgramError as error:
             print(f"{source}: skipped, {error}")
             continue
@@ -55,7 +55,7 @@ def main() -> None:
 def accuracy(data: Dataset, grid: Grid, lift: Lift, ridge: float) -> float:
     features = lift(grid(data.x, scale=data.scale, offset=data.offset))
     labels = Labels(data.y, data.classes)
-    tested = fixed_split(data, Plan()) == TEST
+    tested = fixed_split(data, PartitionPlan()) == TEST
     train, test = np.flatnonzero(~tested), np.flatnonzero(tested)
     head = Linear.of(Statistics.of(features.take(train), labels.take(train)), ridge=ridge)
     return float(np.mean(predict(head, features.take(test)) == data.y[test]))

@@ -25,12 +25,12 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedgram import InProcess, Plan, load, make, run, sites
+from fedgram import InProcess, PartitionPlan, create_method, federate, load_dataset, run
 from fedgram.core.samples import Samples
 from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
 from fedgram.experiments.scores import Metrics
-from fedgram.layerwise.filters import Kind, Scaling
-from fedgram.layerwise.solver import Deep
+from fedgram.layerwise.filters import FilterKind, Scaling
+from fedgram.layerwise.solver import SolvedNetwork
 from fedgram.methods.fedacnnl import FedACnnL
 from fedgram.models.linear import predict
 
@@ -57,7 +57,9 @@ def main() -> None:
     parser.add_argument("--data", default="mnist_images.npz", help="images, as fedgram run takes")
     parser.add_argument("--images", type=int, default=0, help="training images; 0 for all")
     parser.add_argument("--layers", nargs="*", default=["auto"])
-    parser.add_argument("--filters", nargs="*", choices=get_args(Kind), default=get_args(Kind))
+    parser.add_argument(
+        "--filters", nargs="*", choices=get_args(FilterKind), default=get_args(FilterKind)
+    )
     parser.add_argument("--scaling", nargs="*", choices=get_args(Scaling), default=["length"])
     parser.add_argument("--cells", type=int, nargs="*", default=[0], help="of what the head sees")
     parser.add_argument("--lift", type=int, default=0, help="width of a lift before the head")
@@ -71,15 +73,15 @@ def main() -> None:
 
 
 def filters(arguments: argparse.Namespace) -> Iterator[str]:
-    data = some(load(arguments.data), arguments.images, valid=0.1)
-    plan = Plan(clients=1, partition="iid", reserve_valid=True)
-    (site,) = sites(data, plan).members
+    data = some(load_dataset(arguments.data), arguments.images, valid=0.1)
+    plan = PartitionPlan(clients=1, partition="iid", reserve_valid=True)
+    (site,) = federate(data, plan).members
     yield f"{data.name}: {len(site.train)} training, {len(site.test)} test images"
     choices = arguments.layers, arguments.filters, arguments.scaling, arguments.cells
     for layers, kind, scaling, cells in itertools.product(*choices):
         settings = {"layers": layers, "filters": kind, "scaling": scaling, "cells": cells}
         start = time.process_time()
-        method = make("fedacnnl", {**settings, "lift": {"width": arguments.lift}})
+        method = create_method("fedacnnl", {**settings, "lift": {"width": arguments.lift}})
         valid, test, ridge = best(method, InProcess([site]), site.valid, site.test)
         seconds = time.process_time() - start
         yield (
@@ -95,7 +97,7 @@ def best(
     stack, origins = method.solved(engine, engine.sum(method.census))
     total = engine.sum(method.head_statistics, stack)
     seen = replace(valid.features, memo={})
-    found: list[tuple[float, float, Deep]] = []
+    found: list[tuple[float, float, SolvedNetwork]] = []
     for ridge in RIDGES:
         model = method.headed(stack, total, origins, ridge)
         right = predict(model, seen) == valid.labels.codes
@@ -106,7 +108,7 @@ def best(
 
 
 def personal(arguments: argparse.Namespace) -> Iterator[str]:
-    data = some(load(arguments.data), arguments.images)
+    data = some(load_dataset(arguments.data), arguments.images)
     found: dict[str, list[float]] = {name: [] for name in arguments.methods}
     yield f"{data.name}: client-mean accuracy in %, CPU seconds with tests, chosen strength"
     shared = {
@@ -115,13 +117,15 @@ def personal(arguments: argparse.Namespace) -> Iterator[str]:
         "cells": arguments.cells[0],
     }
     for seed in range(arguments.seeds):
-        plan = Plan(clients=20, partition=arguments.partition, classes_per_client=2, seed=seed)
-        everybody = sites(data, replace(plan, dirichlet=0.1))
+        plan = PartitionPlan(
+            clients=20, partition=arguments.partition, classes_per_client=2, seed=seed
+        )
+        everybody = federate(data, replace(plan, dirichlet=0.1))
         for label in arguments.methods:
             name, settings = PERSONAL[label]
             network = {} if name == "fedhip" else shared
             start = time.process_time()
-            method = make(name, {**network, **settings})
+            method = create_method(name, {**network, **settings})
             result = run(method, everybody, metrics=Metrics(whole=False))
             seconds = time.process_time() - start
             found[label].append(100 * result.scores.tally.client_mean)

@@ -17,18 +17,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.core import timed
-from fedgram.core.exact import Accumulator, multiplied
+from fedgram.core.exact import Accumulator, block_matmul
 from fedgram.core.samples import Space
-from fedgram.layerwise.patches import PatchSums, affordable, patches, places
-from fedgram.models.architecture import Conv, Maps
+from fedgram.layerwise.patches import PatchSums, batch_size, patches, positions
+from fedgram.models.architecture import Conv, MapShape
 
 UNIT, BOUND, CONSTANT, CLASSES = 6 / 127, 127, 21, 10
 SPACE = Space(width=1, unit=UNIT, bound=BOUND)
 CASES = (  # what the layers of a network on 28 x 28 or 32 x 32 images see
-    (Conv(channels=32, kernel=5, padding=2), Maps(height=28, width=28, channels=1)),
-    (Conv(channels=32, kernel=5, padding=2), Maps(height=32, width=32, channels=3)),
-    (Conv(channels=64, kernel=3, padding=1), Maps(height=14, width=14, channels=32)),
-    (Conv(channels=64, kernel=5, padding=2), Maps(height=14, width=14, channels=32)),
+    (Conv(channels=32, kernel=5, padding=2), MapShape(height=28, width=28, channels=1)),
+    (Conv(channels=32, kernel=5, padding=2), MapShape(height=32, width=32, channels=3)),
+    (Conv(channels=64, kernel=3, padding=1), MapShape(height=14, width=14, channels=32)),
+    (Conv(channels=64, kernel=5, padding=2), MapShape(height=14, width=14, channels=32)),
 )
 GOAL, FROM_WIDTH = 0.6, 75
 
@@ -49,21 +49,21 @@ def lines(*, quick: bool) -> Iterator[str]:
         yield "  " + memory_line(layer, maps, 40 if quick else 400)
 
 
-def images(maps: Maps, count: int) -> np.ndarray:
+def images(maps: MapShape, count: int) -> np.ndarray:
     """Return maps as they come out of a layer: half of them zero, the rest of unit size."""
     rng = np.random.default_rng(0)
     return np.clip(np.rint(rng.normal(0, 21, (count, maps.size))), 0, BOUND).astype(np.int8)
 
 
-def speed_line(layer: Conv, maps: Maps, *, repeats: int, side: int) -> str:
-    count, width = affordable(layer, maps), layer.fan_in(maps) + 1
+def speed_line(layer: Conv, maps: MapShape, *, repeats: int, side: int) -> str:
+    count, width = batch_size(layer, maps), layer.fan_in(maps) + 1
     values = images(maps, count)
     block = patches(values, layer, maps, CONSTANT, np.float32)
     total = Accumulator(width, 0, BOUND)
     square = np.ones((side, side), np.float32)
     shares, copies = [], []
     for _ in range(repeats):
-        gemm = 2 * side**3 / timed(lambda: multiplied(square, square))
+        gemm = 2 * side**3 / timed(lambda: block_matmul(square, square))
         gram = timed(lambda: total.add_block(block))
         shares.append(2 * block.size * width / gram / gemm)
         copies.append(timed(lambda: patches(values, layer, maps, CONSTANT, np.float32)) / gram)
@@ -75,10 +75,10 @@ def speed_line(layer: Conv, maps: Maps, *, repeats: int, side: int) -> str:
     )
 
 
-def memory_line(layer: Conv, maps: Maps, count: int) -> str:
+def memory_line(layer: Conv, maps: MapShape, count: int) -> str:
     values = images(maps, count)
     codes = np.arange(count) % CLASSES
-    table = np.ones((CLASSES, places(layer, maps), layer.channels), np.int8)
+    table = np.ones((CLASSES, positions(layer, maps), layer.channels), np.int8)
 
     def peak(times: int) -> int:
         tracemalloc.start()

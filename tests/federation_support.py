@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedgram.deploy.folders import Address, Project, create
 from fedgram.deploy.keys import make_keys
-from fedgram.deploy.operator import Operator, operate, register, serve
+from fedgram.deploy.operator import Operator, operator_of, register, start_superlink
 from fedgram.deploy.processes import Processes, free_ports
 
 
@@ -31,7 +31,7 @@ def project(
 def served(made: Project) -> Iterator[tuple[Operator, Processes]]:
     """Start a federation's server and register its sites' keys; end all with the body."""
     with Processes(made.logs) as processes:
-        serve(made, processes)
-        operator = operate(made, processes)
+        start_superlink(made, processes)
+        operator = operator_of(made, processes)
         register(operator, print)
         yield operator, processes

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from remote_support import StandIn, offices
 
-from fedgram.deploy.server import serve
+from fedgram.deploy.server import run_federation
 from fedgram.deploy.settings import read_federation
 from fedgram.ledger import store
 from fedgram.runtime import files
@@ -70,7 +70,7 @@ def work(folder: Path, end: int, *, careless: bool) -> None:
         config, _ = read_federation(folder / "server" / "federation.toml")
         there = offices(config, folder / "sites")
         clock.start(careless=careless)
-        serve(StandIn(there), folder / "server", lambda text: None)
+        run_federation(StandIn(there), folder / "server", lambda text: None)
         said = "done"
     except BaseException:
         traceback.print_exc()

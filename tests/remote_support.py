@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core import codec
-from fedgram.data.sources import load
-from fedgram.deploy.server import serve
+from fedgram.data.sources import load_dataset
+from fedgram.deploy.server import run_federation
 from fedgram.deploy.settings import plain_grid, read_federation
 from fedgram.deploy.site import simulated
 from fedgram.engines.remote.messages import Request
-from fedgram.engines.remote.site import Accept, Office
+from fedgram.engines.remote.site import SiteEndpoint, SitePolicy
 from fedgram.experiments.config import Config
 from fedgram.experiments.record import Record, read_lines
 from fedgram.federation.client import Site
-from fedgram.federation.federated_dataset import Sites, sites
+from fedgram.federation.federated_dataset import FederatedDataset, federate
 from fedgram.runtime import flops
 from fedgram.runtime.toml import written
 
@@ -33,7 +33,7 @@ class StandIn:
     `fault` may answer in a node's place: bytes, a reason why there are none, or None for silence.
     """
 
-    def __init__(self, offices: dict[int, Office], fault: Fault | None = None) -> None:
+    def __init__(self, offices: dict[int, SiteEndpoint], fault: Fault | None = None) -> None:
         self.offices = offices
         self.fault = fault
         self.time = 0.0
@@ -95,19 +95,19 @@ def changed(**fields: Any) -> Callable[[bytes, Callable[[bytes], bytes]], bytes]
     return say
 
 
-def offices(config: Config, folder: Path) -> dict[int, Office]:
+def offices(config: Config, folder: Path) -> dict[int, SiteEndpoint]:
     """Return the offices of all clients that the data are dealt to, by node."""
     return {100 + k: simulated(config, k, folder) for k in range(config.data.clients)}
 
 
 def members(config: Config) -> list[Site]:
-    return sites(load(config.data.source), config.data, config.grid).members
+    return federate(load_dataset(config.data.source), config.data, config.grid).members
 
 
-def office_of(site: Site, config: Config, folder: Path, **changed: object) -> Office:
+def office_of(site: Site, config: Config, folder: Path, **changed: object) -> SiteEndpoint:
     """Return the office of a site, which may have another grid, or accept less."""
-    options = {"grid": plain_grid(config.grid), "accept": Accept(), **changed}
-    return Office(site.id, lambda: site, folder=folder / "cache", **options)
+    options = {"grid": plain_grid(config.grid), "accept": SitePolicy(), **changed}
+    return SiteEndpoint(site.id, lambda: site, folder=folder / "cache", **options)
 
 
 def federation(tmp_path, *methods, clients=4, rules=None, **tables):
@@ -128,20 +128,20 @@ def served(tmp_path, *methods, fault=None, **more):
     folder, config = federation(tmp_path, *methods, **more)
     carrier = StandIn(offices(config, tmp_path / "sites"), fault)
     said = []
-    out = serve(carrier, folder, said.append)
+    out = run_federation(carrier, folder, said.append)
     return out, config, carrier, said
 
 
 def in_process(config, name, some=None, record=None):
     """Run a method in this process, on some of the sites that the data are dealt to."""
-    everybody = sites(load(config.data.source), config.data, config.grid)
+    everybody = federate(load_dataset(config.data.source), config.data, config.grid)
     if some is not None:
         here = [site if isinstance(site, Site) else _named(everybody, site) for site in some]
         everybody = replace(everybody, members=here)
     return config.run(name, everybody, record=record or Record())
 
 
-def _named(everybody: Sites, name: str) -> Site:
+def _named(everybody: FederatedDataset, name: str) -> Site:
     return next(site for site in everybody.members if site.id == name)
 
 
@@ -162,7 +162,7 @@ def done(out, name):
 
 def require_same(out, config, name, *, personal=True):
     """Compare a run with one in this process: digests, what was chosen and why, and scores."""
-    expected, found = in_process(config, name).plain(), done(out, name)
+    expected, found = in_process(config, name).to_dict(), done(out, name)
     for part in (
         "shared_digest",
         "settled",

@@ -10,13 +10,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scipy import stats
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, agreed
+from fedgram.core.additive import Additive, schema_field
 from fedgram.core.samples import Features, Labels, Samples, Space
 from fedgram.engines.secure_in_process import Secure
 from fedgram.federation.client import Site
 from fedgram.secure import masks, shamir
 from fedgram.secure.flatten import flatten
-from fedgram.secure.messages import Masked, Parcel, Reveal, Roster, Shares
+from fedgram.secure.messages import Masked, Reveal, Roster, SealedShares, Shares
 from fedgram.secure.party import pair_mask, self_mask
 
 WORDS = 600
@@ -29,7 +29,7 @@ class Load(Additive):
 
     count: int = 0
     values: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(WORDS, np.int64))
-    unit: str = agreed(default="kg")
+    unit: str = schema_field(default="kg")
 
 
 def names(count):
@@ -154,7 +154,7 @@ def leaks(views):
         for name, vector in left.items():
             if not looks_random(vector, flatten(plain(name))[1]):
                 found.add((name, "contribution"))
-        for message in (m for m in view if isinstance(m, Shares | Parcel)):
+        for message in (m for m in view if isinstance(m, Shares | SealedShares)):
             letters = b"".join(bytes.fromhex(text) for text in message.sealed.values())
             if not looks_random(np.frombuffer(letters, np.uint8)):
                 found.add(("letters", "shares"))

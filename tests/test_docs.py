@@ -17,7 +17,7 @@ import fedgram
 from fedgram.cli import main
 from fedgram.features import backbones
 from fedgram.features.backbones.onnx import Preprocessing
-from fedgram.federation.method import find, names, parameters, summary
+from fedgram.federation.method import find_method, names, parameters, summary
 from fedgram.runtime.settings import build
 
 ROOT = Path(__file__).parents[1]
@@ -94,8 +94,8 @@ def test_every_command_is_documented(name):
 def test_every_method_is_documented(name):
     assert f"| `{name}` |" in README
     assert f"`{name}`" in METHODS
-    assert summary(find(name)).endswith(".")
-    assert all(parameter.text for parameter in parameters(find(name)))
+    assert summary(find_method(name)).endswith(".")
+    assert all(parameter.text for parameter in parameters(find_method(name)))
 
 
 @pytest.mark.parametrize("name", backbones.names())

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import fedgram
-from fedgram import Plan, load, make, sites
+from fedgram import PartitionPlan, create_method, federate, load_dataset
 from fedgram.cli import main
 from fedgram.core import codec
 from fedgram.core.wire_types import WIRE_TYPES
@@ -27,8 +27,6 @@ METHODS = sorted(path.name for path in (STORED / "run").iterdir())
 DECODE = """
 import json, sys
 from pathlib import Path
-import fedgram
-from fedgram import Plan, load, make, sites
 from fedgram.core import codec
 names = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
@@ -116,8 +114,10 @@ def test_a_run_today_has_the_stored_shared_digest(method):
     run = STORED / "run" / method
     config = json.loads((run / "run.json").read_text())
     last = json.loads((run / "scores.jsonl").read_text().splitlines()[-1])
-    federated = sites(load(str(STORED / "data.npz")), Plan(clients=None, partition="given"))
-    result = fedgram.run(make(method, config["parameters"]), federated, name=method)
+    federated = federate(
+        load_dataset(str(STORED / "data.npz")), PartitionPlan(clients=None, partition="given")
+    )
+    result = fedgram.run(create_method(method, config["parameters"]), federated, name=method)
     assert result.shared_digest == last["summary"]["shared_digest"]
 
 
@@ -138,9 +138,11 @@ def test_real_features_give_the_stored_shared_digest(method):
 
 
 def digest_on(source, clients, method):
-    federated = sites(load(source), Plan(clients=clients, partition="dirichlet", dirichlet=0.1))
+    federated = federate(
+        load_dataset(source), PartitionPlan(clients=clients, partition="dirichlet", dirichlet=0.1)
+    )
     changes = {"blocks": 2, "width": 64} if method.startswith("deepafl") else {}
-    return fedgram.run(make(method, changes), federated, name=method).shared_digest
+    return fedgram.run(create_method(method, changes), federated, name=method).shared_digest
 
 
 def test_stored_runs_are_compared_and_reported(tmp_path):

@@ -3,17 +3,17 @@
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Features, Labels, Samples, Space
 from fedgram.core.statistics import Statistics, Tally
-from fedgram.data.partition import deal
-from fedgram.data.plan import Plan
-from fedgram.data.sources import Dataset, load
+from fedgram.data.partition import partition
+from fedgram.data.plan import PartitionPlan
+from fedgram.data.sources import Dataset, load_dataset
 from fedgram.engines.in_process import InProcess
 from fedgram.errors import FedgramError
 from fedgram.experiments.runner import Result, run
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client, Site
-from fedgram.federation.federated_dataset import Sites, sites
-from fedgram.federation.method import Method, find, make
+from fedgram.federation.federated_dataset import FederatedDataset, federate
+from fedgram.federation.method import Method, create_method, find_method
 from fedgram.federation.protocol import Federation
 from fedgram.models.linear import Linear, Predictor, predict
 
@@ -22,6 +22,7 @@ __all__ = [
     "Client",
     "Dataset",
     "Features",
+    "FederatedDataset",
     "Federation",
     "FedgramError",
     "Grid",
@@ -30,20 +31,19 @@ __all__ = [
     "Lift",
     "Linear",
     "Method",
-    "Plan",
+    "PartitionPlan",
     "Predictor",
     "Result",
     "Samples",
     "Site",
-    "Sites",
     "Space",
     "Statistics",
     "Tally",
-    "deal",
-    "find",
-    "load",
-    "make",
+    "create_method",
+    "federate",
+    "find_method",
+    "load_dataset",
+    "partition",
     "predict",
     "run",
-    "sites",
 ]

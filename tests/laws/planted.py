@@ -23,7 +23,7 @@ class Averaging(Statistics):
     """Stores the mean Gram matrix instead of the sum."""
 
     def __add__(self, other: Self) -> Self:
-        if self.adopts() or other.adopts():
+        if self.lacks_schema() or other.lacks_schema():
             return super().__add__(other)
         count = self.count + other.count
         total = self.count * self.gram.astype(float) + other.count * other.gram.astype(float)
@@ -36,7 +36,7 @@ class Single(Statistics):
     """Sums in float32."""
 
     def __add__(self, other: Self) -> Self:
-        if self.adopts() or other.adopts():
+        if self.lacks_schema() or other.lacks_schema():
             return super().__add__(other)
         total = self.gram.astype(np.float32) + other.gram.astype(np.float32)
         return replace(super().__add__(other), gram=total.astype(np.float64))
@@ -64,7 +64,7 @@ class Swallowing(Statistics):
     """A zero that does not adopt what the other side has agreed on."""
 
     def __add__(self, other: Self) -> Self:
-        return self if self.adopts() else super().__add__(other)
+        return self if self.lacks_schema() else super().__add__(other)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -106,7 +106,7 @@ class Pairwise(Tally):
     """Averages accuracies two by two."""
 
     def __add__(self, other: Self) -> Self:
-        if self.adopts() or other.adopts():
+        if self.lacks_schema() or other.lacks_schema():
             return super().__add__(other)
         return replace(super().__add__(other), accuracies=(self.accuracies + other.accuracies) // 2)
 

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 
-from fedgram import Grid, Labels, Lift, Samples, load
+from fedgram import Grid, Labels, Lift, Samples, load_dataset
 
 from .planted import of_batches
 
@@ -19,7 +19,7 @@ def hash_seeded(bits: int, width: int) -> Samples:
 
 
 def _digits(bits: int, lift: Lift) -> Samples:
-    data = load("digits")
+    data = load_dataset("digits")
     some = slice(0, 1300)
     return Samples(lift(Grid(bits=bits)(data.x[some])), Labels(data.y[some], data.classes))
 

@@ -8,9 +8,9 @@ from hypothesis.extra import numpy as hnp
 
 from fedgram import Lift, Linear, Space
 from fedgram.core import codec
-from fedgram.models.linear import Blend, Restricted
-from fedgram.models.mlp import Network, Shape
-from fedgram.training.loop import Model
+from fedgram.models.linear import Blend, ClassMasked
+from fedgram.models.mlp import MLP, TrainedModel
+from fedgram.training.loop import RoundModel
 
 from . import law, planted
 from .law import CODEC, repeats, returns
@@ -37,22 +37,22 @@ LINEARS = st.builds(
 )
 BLENDS = st.builds(Blend, first=LINEARS, second=LINEARS, balance=FLOATS)
 NETWORKS = st.builds(
-    Network,
+    TrainedModel,
     theta=hnp.arrays(st.sampled_from([np.float32, np.float64]), 6),
-    shape=st.just(Shape(width=2, hidden=0, classes=3)),
+    shape=st.just(MLP(width=2, hidden=0, classes=3)),
     space=st.just(SPACE),
     classes=st.just(("yes", "no", "perhaps")),
     offset=hnp.arrays(np.float64, st.sampled_from([0, 2])),
 )
 MODELS = st.builds(
-    Model,
+    RoundModel,
     network=NETWORKS,
     rate=FLOATS,
     round=st.integers(0, 9),
     pilot=st.booleans(),
     more=st.dictionaries(st.text("ab", max_size=3), hnp.arrays(np.float32, 2), max_size=2),
 )
-RESTRICTED = st.builds(Restricted, model=st.one_of(LINEARS, NETWORKS), present=hnp.arrays(bool, 3))
+RESTRICTED = st.builds(ClassMasked, model=st.one_of(LINEARS, NETWORKS), present=hnp.arrays(bool, 3))
 NAMES = st.text(alphabet="abcdefgh$ _", min_size=1, max_size=5)
 NESTED = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), FLOATS, st.text(max_size=8), ARRAYS),

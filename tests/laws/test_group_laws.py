@@ -39,7 +39,14 @@ def statistics(kind=Statistics):
 
 
 def tallies(kind=Tally):
-    numbers = ("clients", "untested", "samples", "correct", "accuracies", "everywhere")
+    numbers = (
+        "clients",
+        "clients_without_test",
+        "samples",
+        "correct",
+        "accuracies",
+        "global_accuracy_sum",
+    )
     return st.builds(
         kind,
         **dict.fromkeys(numbers, COUNTS),

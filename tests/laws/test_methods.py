@@ -16,14 +16,14 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from fedgram.checks import laws  # a law is called test_...: imported by name it would be collected
-from fedgram.checks.federations import dealt, federated, trainable
+from fedgram.checks.federations import federated, partitioned, trainable
 from fedgram.core import codec
 from fedgram.engines.in_process import InProcess
 from fedgram.errors import PrivacyError
 from fedgram.experiments.runner import run
 from fedgram.features.lift import Lift
-from fedgram.federation.method import find, make, names
-from fedgram.federation.protocol import delivery
+from fedgram.federation.method import create_method, find_method, names
+from fedgram.federation.protocol import part_for
 from fedgram.methods import auto
 
 METHODS = names()
@@ -37,7 +37,7 @@ WIDE = 512  # below about this width many wrong programs pass
 
 def short(name, settings=None, *, search=False):
     """A method with few rounds."""
-    return laws.shortened(make(name, settings or {}), search=search)
+    return laws.shortened(create_method(name, settings or {}), search=search)
 
 
 @pytest.fixture(autouse=True)
@@ -48,25 +48,26 @@ def _narrow(monkeypatch):
 
 def wide(name, width):
     """Settings that give every lift of a method this width."""
-    fields = dataclasses.fields(find(name))
+    fields = dataclasses.fields(find_method(name))
     return {f.name: {"width": width} for f in fields if isinstance(f.default, Lift)}
 
 
 def first_with(kind, field):
     """The first method that inherits a field from where this one has it."""
     owner = next(k for k in kind.__mro__ if field in vars(k).get("__annotations__", {}))
-    return next(name for name in METHODS if issubclass(find(name), owner))
+    return next(name for name in METHODS if issubclass(find_method(name), owner))
 
 
 def variants(name):
     """Settings that try every choice a method offers in words, each where it comes first."""
-    hints = typing.get_type_hints(find(name))
+    hints = typing.get_type_hints(find_method(name))
     choices = {
         field: typing.get_args(hint)
         for field, hint in hints.items()
-        if typing.get_origin(hint) is typing.Literal and first_with(find(name), field) == name
+        if typing.get_origin(hint) is typing.Literal
+        and first_with(find_method(name), field) == name
     }
-    usual = {field.name: field.default for field in dataclasses.fields(find(name))}
+    usual = {field.name: field.default for field in dataclasses.fields(find_method(name))}
     words = [
         {field: word} for field, words in choices.items() for word in words if word != usual[field]
     ]
@@ -85,7 +86,7 @@ def varied(chosen):
 
 @functools.cache
 def tried(name):
-    return run(short(name), dealt(clients=3))
+    return run(short(name), partitioned(clients=3))
 
 
 def one_model_for_all(name):
@@ -148,7 +149,7 @@ def test_a_late_client_is_scored_apart(name, settings):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_only_sums_are_needed_unless_said_otherwise(name):
-    everybody = dealt(clients=5)
+    everybody = partitioned(clients=5)
     if name in NEED_GATHER:
         with pytest.raises(PrivacyError):
             run(short(name), everybody, private=True)
@@ -165,9 +166,9 @@ def test_only_sums_are_needed_unless_said_otherwise(name):
 
 @pytest.mark.parametrize("width", [0, WIDE])
 def test_whoever_solves_fedhip_the_predictions_agree(width):
-    everybody, lift = dealt(clients=5), {"lift": {"width": width}}
+    everybody, lift = partitioned(clients=5), {"lift": {"width": width}}
     server, client = (
-        run(make("fedhip", {"solver": solver, **lift}), everybody)
+        run(create_method("fedhip", {"solver": solver, **lift}), everybody)
         for solver in ("server", "client")
     )
     for name, model in server.models.items():
@@ -176,11 +177,11 @@ def test_whoever_solves_fedhip_the_predictions_agree(width):
 
 
 def test_a_server_that_solves_sends_heads_and_to_late_clients_the_total():
-    everybody = dealt(clients=4)
+    everybody = partitioned(clients=4)
     engine = InProcess(everybody.members)
-    *_, shared = make("fedhip").fit(engine)
-    assert {type(delivery(shared, name)).__name__ for name in engine.clients} == {"Linear"}
-    assert type(delivery(shared, "a late client")).__name__ == "Whole"
+    *_, shared = create_method("fedhip").fit(engine)
+    assert {type(part_for(shared, name)).__name__ for name in engine.clients} == {"Linear"}
+    assert type(part_for(shared, "a late client")).__name__ == "NormalEquations"
 
 
 # Methods that are solved from sums
@@ -194,7 +195,7 @@ def test_some_methods_are_solved_from_sums():
 def test_any_partition_gives_the_same_model(name):
     found = set()
     for partition, clients in laws.REPARTITIONS:
-        result = run(short(name), dealt(partition=partition, clients=clients))
+        result = run(short(name), partitioned(partition=partition, clients=clients))
         found.add((result.shared_digest, result.model_digest))
     ((shared, _),) = found
     assert shared is not None
@@ -205,7 +206,7 @@ def test_any_partition_gives_the_same_digests_in_a_wide_space_with_any_number_of
     method, found = short(name, wide(name, WIDE)), set()
     for partition, clients, threads in (("iid", 1, 2), ("dirichlet", 7, 1), ("shards", 40, 2)):
         with threadpool_limits(threads, user_api="blas"):
-            result = run(method, dealt(partition=partition, clients=clients))
+            result = run(method, partitioned(partition=partition, clients=clients))
         found.add((result.shared_digest, result.model_digest if name in ALIKE else None))
     assert len(found) == 1
 
@@ -218,7 +219,7 @@ def outcome(method, everybody):
 
 
 def test_federated_is_central_to_the_byte():
-    everybody = dealt(clients=7)
+    everybody = partitioned(clients=7)
     for settings in ({}, {"ridge": 3.0, "lift": {"width": 64}}):
         one, other = (outcome(short(name, settings), everybody) for name in ("afl", "central"))
         assert one == other
@@ -250,5 +251,5 @@ def test_separate_processes_with_other_partitions_and_threads_give_the_same_dige
     one, two = digests_of_a_process("iid", 1, 1), digests_of_a_process("dirichlet", 13, 2)
     assert one == two
     assert set(one) == set(SOLVED)
-    here = run(make("afl", wide("afl", WIDE)), dealt(partition="shards", clients=9))
+    here = run(create_method("afl", wide("afl", WIDE)), partitioned(partition="shards", clients=9))
     assert one["afl"] == (here.shared_digest, here.model_digest)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedgram import InProcess
-from fedgram.federation.protocol import delivery
+from fedgram.federation.protocol import part_for
 
 FEDERATIONS = [
     (1, "chance"),
@@ -56,7 +56,7 @@ def personalized(fitted):
         shared = fitted(method, sites, **engine)
         return {
             site.id: method.personalize(
-                site.client(np.random.default_rng(0)), delivery(shared, site.id)
+                site.client(np.random.default_rng(0)), part_for(shared, site.id)
             )
             for site in sites
         }

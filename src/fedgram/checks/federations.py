@@ -11,25 +11,25 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Features, Labels, Samples, concatenate
-from fedgram.data.plan import Plan
-from fedgram.data.sources import load
+from fedgram.data.plan import PartitionPlan
+from fedgram.data.sources import load_dataset
 from fedgram.engines.in_process import InProcess
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Site
-from fedgram.federation.federated_dataset import Sites, sites
+from fedgram.federation.federated_dataset import FederatedDataset, federate
 from fedgram.federation.protocol import Reply, Step, Total
 
 
 @functools.cache
 def digits() -> Samples:
     """Return all digits on the grid."""
-    data = load("digits")
+    data = load_dataset("digits")
     return Samples(Grid()(data.x), Labels(data.y, data.classes))
 
 
-def dealt(**plan: Any) -> Sites:
+def partitioned(**plan: Any) -> FederatedDataset:
     """Return the digits dealt to clients, eight unless said otherwise."""
-    return sites(load("digits"), Plan(**{"clients": 8, **plan}))
+    return federate(load_dataset("digits"), PartitionPlan(**{"clients": 8, **plan}))
 
 
 def trainable() -> Samples:
@@ -37,21 +37,21 @@ def trainable() -> Samples:
     return digits().take(np.flatnonzero(np.arange(len(digits())) % 5))
 
 
-def federated(parts: Mapping[str, Samples], holdout: Iterable[str] = ()) -> Sites:
+def federated(parts: Mapping[str, Samples], holdout: Iterable[str] = ()) -> FederatedDataset:
     """Return sites with these training samples; a fifth of the digits is everybody's test set."""
     test = digits().take(slice(0, None, 5))
     held = set(holdout)
     built = [
         Site(id=name, train=train, valid=test.take([]), test=test) for name, train in parts.items()
     ]
-    return Sites(
+    return FederatedDataset(
         members=[site for site in built if site.id not in held],
         holdout=[site for site in built if site.id in held],
         test=test,
     )
 
 
-def poisoned(everybody: Sites) -> Sites:
+def poisoned(everybody: FederatedDataset) -> FederatedDataset:
     """Return the same federation with other test features and other test labels."""
     rng = np.random.default_rng(0)
 
@@ -69,7 +69,7 @@ def poisoned(everybody: Sites) -> Sites:
         for group in (everybody.members, everybody.holdout)
     )
     test = concatenate([site.test for site in (*members, *holdout)])
-    return Sites(members=members, holdout=holdout, test=test)
+    return FederatedDataset(members=members, holdout=holdout, test=test)
 
 
 class Backwards:

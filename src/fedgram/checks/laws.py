@@ -14,8 +14,8 @@ import numpy as np
 
 from fedgram.checks.federations import (
     Backwards,
-    dealt,
     federated,
+    partitioned,
     poisoned,
     trainable,
 )
@@ -24,9 +24,9 @@ from fedgram.engines.in_process import InProcess
 from fedgram.errors import FedgramError, LawError
 from fedgram.experiments.runner import Result, run
 from fedgram.federation.client import Client, Site
-from fedgram.federation.federated_dataset import Sites
+from fedgram.federation.federated_dataset import FederatedDataset
 from fedgram.federation.method import Method
-from fedgram.federation.protocol import provenance, settled
+from fedgram.federation.protocol import provenance, tuned_settings
 
 REPARTITIONS = tuple((p, k) for p in ("iid", "dirichlet", "shards") for k in (1, 7, 40))
 
@@ -74,20 +74,22 @@ def stands_on_totals(method: Method) -> bool:
 
     Settings chosen by leaving samples out depend on who has which.
     """
-    shared = run(shortened(method, search=False), dealt(clients=3)).shared
+    shared = run(shortened(method, search=False), partitioned(clients=3)).shared
     knows = shared is not None and provenance(shared) != codec.digest(shared)
-    chosen = settled(shared)
+    chosen = tuned_settings(shared)
     return knows and (chosen is None or chosen.invariant)
 
 
 def same_seed_same_bytes(method: Method) -> None:
     """Two runs of the same method in one process end with the same bytes."""
-    _demand(_outcome(method, dealt()) == _outcome(method, dealt()), "a second run differs")
+    _demand(
+        _outcome(method, partitioned()) == _outcome(method, partitioned()), "a second run differs"
+    )
 
 
 def order_of_clients_and_number_of_workers_do_not_matter(method: Method) -> None:
     """The order in which sites are given, and how many compute at a time, change nothing."""
-    expected, turned = _outcome(method, dealt()), dealt()
+    expected, turned = _outcome(method, partitioned()), partitioned()
     turned = replace(turned, members=turned.members[3:] + turned.members[2::-1])
     for workers in (1, 2, 3):
         same = _outcome(method, turned, workers=workers) == expected
@@ -96,7 +98,7 @@ def order_of_clients_and_number_of_workers_do_not_matter(method: Method) -> None
 
 def personalizing_changes_nothing(method: Method) -> None:
     """Personalizing leaves state and what is shared alone, and can be repeated."""
-    everybody = dealt()
+    everybody = partitioned()
     engine = InProcess(everybody.members)
     *_, shared = method.fit(engine)
 
@@ -111,7 +113,7 @@ def personalizing_changes_nothing(method: Method) -> None:
 
 def test_data_do_not_matter(method: Method) -> None:
     """Other test samples change neither what is shared nor any model."""
-    honest = dealt(holdout_clients=2)
+    honest = partitioned(holdout_clients=2)
     same = _outcome(method, poisoned(honest)) == _outcome(method, honest)
     _demand(same, "other test data give other models: the method has seen them")
 
@@ -155,7 +157,7 @@ def parameters_are_frozen(method: Method) -> None:
 def any_partition_gives_the_same_totals(method: Method) -> None:
     """However the same samples are spread, the shared digest is the same."""
     found = {
-        run(method, dealt(partition=partition, clients=clients)).shared_digest
+        run(method, partitioned(partition=partition, clients=clients)).shared_digest
         for partition, clients in REPARTITIONS
     }
     _demand(len(found) == 1, f"{len(found)} different digests over {len(REPARTITIONS)} partitions")
@@ -165,7 +167,7 @@ def order_of_replies_does_not_matter(method: Method) -> None:
     """Replies that come in the opposite order change nothing."""
     outcomes = []
     for backwards in (False, True):
-        engine = InProcess(dealt().members)
+        engine = InProcess(partitioned().members)
         *_, shared = method.fit(Backwards(engine) if backwards else engine)
         outcomes.append((provenance(shared), _personal(method, engine, shared)))
     _demand(outcomes[0] == outcomes[1], "the opposite order of replies differs")
@@ -217,7 +219,7 @@ def shortened(method: Method, *, search: bool = True) -> Method:
     return replace(method, **settings) if settings else method  # type: ignore[type-var]
 
 
-def _outcome(method: Method, everybody: Sites, **options: Any) -> Any:
+def _outcome(method: Method, everybody: FederatedDataset, **options: Any) -> Any:
     """Return all bytes that a run ends with, as digests."""
     result = run(method, everybody, **options)
     models = {client: codec.digest(model) for client, model in result.models.items()}

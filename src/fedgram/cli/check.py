@@ -12,7 +12,7 @@ from fedgram.checks import Finding
 from fedgram.checks import check as check_laws
 from fedgram.cli.root import main
 from fedgram.errors import ConfigError, LawError
-from fedgram.federation.method import make, names
+from fedgram.federation.method import create_method, names
 
 STYLES = {"kept": "green", "broken": "bold red", "does not apply": "dim"}
 
@@ -35,7 +35,7 @@ def check(methods: tuple[str, ...], everything: bool, as_json: bool) -> None:
         report[name] = []
         if not as_json:
             console.print(f"[bold]{escape(name)}[/bold]")
-        for finding in check_laws(make(name)):
+        for finding in check_laws(create_method(name)):
             report[name].append(finding)
             broken += finding.outcome == "broken"
             if not as_json:

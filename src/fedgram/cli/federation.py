@@ -18,13 +18,13 @@ from fedgram.deploy.folders import (
     create,
 )
 from fedgram.deploy.operator import (
-    attend,
     latest,
-    operate,
+    operator_of,
     register,
     require_keys,
-    serve,
     simulate,
+    start_site,
+    start_superlink,
 )
 from fedgram.deploy.processes import Child, Processes, follow, free_ports
 from fedgram.deploy.settings import read_site
@@ -132,7 +132,7 @@ def server(folder: Path) -> None:
     """
     project = Project.open(folder)
     with Processes(project.logs) as processes:
-        child = serve(project, processes)
+        child = start_superlink(project, processes)
         click.echo(f"{project.address}: the server is up; stop it with Ctrl-C")
         _stay(child)
 
@@ -156,7 +156,7 @@ def site(folder: Path, address: str | None, port: int | None) -> None:
     require_keys(place)
     _greet(place)
     with Processes(place.folder / "logs") as processes:
-        _stay(attend(place, processes, server=given, port=port or 0))
+        _stay(start_site(place, processes, server=given, port=port or 0))
 
 
 @federation.command("register")
@@ -170,7 +170,7 @@ def register_command(folder: Path) -> None:
     """
     project = Project.open(folder)
     with Processes(project.logs) as processes:
-        operator = operate(project, processes)
+        operator = operator_of(project, processes)
         operator.require_up()
         register(operator, click.echo)
 
@@ -184,7 +184,7 @@ def run(folder: Path) -> None:
     """
     project = Project.open(folder)
     with Processes(project.logs) as processes:
-        operator = operate(project, processes)
+        operator = operator_of(project, processes)
         operator.require_up()
         operator.run(click.echo)
     _told(project.server)
@@ -236,11 +236,11 @@ def demo(
     _keys().make_keys(project)
     with Processes(project.logs) as processes:
         click.echo(f"{project.address}: starting the server")
-        serve(project, processes)
-        operator = operate(project, processes)
+        start_superlink(project, processes)
+        operator = operator_of(project, processes)
         register(operator, click.echo)
         for place, own in zip(project.sites, ports, strict=True):
-            attend(place, processes, port=own)
+            start_site(place, processes, port=own)
         operator.run(click.echo)
     page = project.folder / "report.html"
     context.invoke(report, folders=(latest(project.server),), out=page, title=None)

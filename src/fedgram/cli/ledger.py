@@ -19,7 +19,7 @@ from fedgram.cli.root import main
 from fedgram.core import codec
 from fedgram.core.samples import Samples
 from fedgram.core.statistics import Statistics
-from fedgram.data.sources import TEST, load
+from fedgram.data.sources import TEST, load_dataset
 from fedgram.engines.ledger_backed import publish
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments import config as configuration
@@ -70,7 +70,7 @@ def contribute(
 
 def site_samples(source: str, grid: Grid) -> Samples:
     """Return the labelled samples of one site's file, as steps see them."""
-    data = load(source)
+    data = load_dataset(source)
     samples = gridded(data, grid)
     if data.split is not None:
         samples = samples.take(np.flatnonzero(data.split != TEST))
@@ -134,7 +134,7 @@ def forget(ledger: Path, client: str, certificate: Path | None) -> None:
     if certificate:
         files.require_writable(certificate)  # what is forgotten cannot be certified again
     with Ledger.open(ledger) as book:
-        shown = json.dumps(book.forget(client).plain(), indent=2)
+        shown = json.dumps(book.forget(client).to_dict(), indent=2)
     if certificate:
         files.write(certificate, shown + "\n")
     click.echo(shown)

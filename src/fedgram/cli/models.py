@@ -27,18 +27,18 @@ from fedgram.features.tabular import vectors as table_vectors
 from fedgram.federation.client import Client
 from fedgram.federation.federated_dataset import gridded
 from fedgram.federation.method import Published
-from fedgram.federation.protocol import Settled, Tailored, delivery
-from fedgram.layerwise.personal import Pull
-from fedgram.layerwise.solver import Deep
-from fedgram.methods._residual_blocks import Deepened
+from fedgram.federation.protocol import PerClient, Tuned, part_for
+from fedgram.layerwise.personal import PulledNetwork
+from fedgram.layerwise.solver import SolvedNetwork
+from fedgram.methods._residual_blocks import ResidualModel
 from fedgram.methods.logistic import SoftmaxHead
-from fedgram.models.linear import Blend, Linear, Restricted, Shifted
-from fedgram.models.mlp import Network
+from fedgram.models.linear import Blend, ClassMasked, Linear, Shifted
+from fedgram.models.mlp import TrainedModel
 from fedgram.runtime import files
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.normal_equations import NormalEquations
 from fedgram.selection.pool import LogLinear
 from fedgram.softmax.sums import IntegerHead
-from fedgram.training.loop import Model
+from fedgram.training.loop import RoundModel
 
 
 @main.command()
@@ -71,25 +71,25 @@ def personalize(
         raise DataError(f"{shared}: {published.method} shares nothing to start from; use another")
     space, classes = agreed
     samples = site_samples(data, Grid.of(space))
-    samples = replace(samples, labels=samples.labels.under(classes))
+    samples = replace(samples, labels=samples.labels.relabel(classes))
     site = Client(id="site", train=samples, valid=samples.take([]))
-    codec.save(out, method.personalize(site, delivery(published.shared, site.id)))
+    codec.save(out, method.personalize(site, part_for(published.shared, site.id)))
     click.echo(f"{out}: a personal model from {len(samples)} samples")
 
 
 def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
     """Return the space and the class list that a shared result lives in."""
-    if isinstance(shared, Tailored):
+    if isinstance(shared, PerClient):
         return agreement(shared.common)
-    if isinstance(shared, Settled):
+    if isinstance(shared, Tuned):
         return agreement(shared.shared)
-    if isinstance(shared, Whole):
+    if isinstance(shared, NormalEquations):
         return shared.total.space, shared.total.classes
-    if isinstance(shared, Model):
+    if isinstance(shared, RoundModel):
         return agreement(shared.network)
-    if isinstance(shared, Pull):
+    if isinstance(shared, PulledNetwork):
         return agreement(shared.model)
-    if isinstance(shared, Deepened):
+    if isinstance(shared, ResidualModel):
         above = agreement(shared.model)
         return above and (shared.space, above[1])
     if isinstance(shared, SoftmaxHead):
@@ -117,11 +117,11 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
     head = codec.load(model)
     if isinstance(head, Published):
         head = head.shared  # a shared head predicts too
-    if isinstance(head, Settled):
+    if isinstance(head, Tuned):
         head = head.shared
-    if isinstance(head, Model):
+    if isinstance(head, RoundModel):
         head = head.network
-    if isinstance(head, Pull):
+    if isinstance(head, PulledNetwork):
         head = head.model
     if isinstance(head, SoftmaxHead):
         head = head.head
@@ -164,11 +164,11 @@ def _vectors(space: Space, source: str, schema: Path | None) -> Vectors:
 
 def _predicts(head: Any) -> bool:
     """Whether this is a model, with nothing missing."""
-    if isinstance(head, Deepened):
+    if isinstance(head, ResidualModel):
         return _predicts(head.model)
-    if isinstance(head, Network):  # where heads are personal, what is shared has none
+    if isinstance(head, TrainedModel):  # where heads are personal, what is shared has none
         return len(head.theta) == head.shape.size
-    return isinstance(head, Linear | Blend | Restricted | Shifted | Deep | LogLinear)
+    return isinstance(head, Linear | Blend | ClassMasked | Shifted | SolvedNetwork | LogLinear)
 
 
 def _on_grid(space: Space, vectors: Vectors, source: str) -> Features:

@@ -1,30 +1,17 @@
-"""Look at partitions and at recorded runs: pictures and a page."""
+"""Write recorded runs as one page."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from fedgram.cli.root import main
-from fedgram.data.partition import deal
-from fedgram.data.sources import load
-from fedgram.experiments import config as configuration
-from fedgram.experiments.partition_summary import ClientCounts, Dealt, shares_dealt
 from fedgram.experiments.recorded import read
-from fedgram.report.charts.axes import plain
-from fedgram.report.charts.partition import partition as drawn_partition
-from fedgram.report.page import described, page
+from fedgram.report.page import page
 from fedgram.runtime import files
 
 PATH = click.Path(path_type=Path, dir_okay=False)
-MOST_ROWS = 30  # clients that are listed one by one
 
 
 @main.command()
@@ -41,78 +28,3 @@ def report(folders: tuple[Path, ...], out: Path, title: str | None) -> None:
     found = read(folders)
     files.write(out, page(found, title=title))
     click.echo(f"{out}: {len(found)} runs, {out.stat().st_size} bytes")
-
-
-@main.command()
-@click.argument("source", required=False)
-@click.option(
-    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
-)
-@click.option("-o", "--out", type=PATH, help="File to draw the partition in, as SVG.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def partition(
-    source: str | None, overrides: tuple[str, ...], out: Path | None, as_json: bool
-) -> None:
-    """Show who would get how many samples of which class, without running anything.
-
-    SOURCE is a feature file, digits, or a .toml file of settings as for 'fedgram run'.
-
-    Example: fedgram partition digits -s data.partition=shards -s data.clients=10 -o shards.svg
-    """
-    settings = _settings(source, overrides)
-    data = load(settings.data.source)
-    dealt = shares_dealt(data, deal(data, settings.data))
-    about = described(settings.plain()["data"], len(dealt.clients))
-    if out:
-        files.write(out, drawn_partition(about, dealt))
-    if as_json:
-        click.echo(json.dumps({**dealt.plain(), "summary": dealt.summary()}, indent=2))
-        return
-    console = Console()
-    console.print(
-        f"{about}, {len(dealt.classes)} classes", markup=False, highlight=False, soft_wrap=True
-    )
-    console.print(_table(dealt))
-    if len(dealt.clients) > MOST_ROWS:
-        console.print("one line for all clients; --json lists them", highlight=False)
-    if out:
-        console.print(f"{out}: drawn", markup=False, highlight=False, soft_wrap=True)
-
-
-def _settings(source: str | None, overrides: tuple[str, ...]) -> configuration.Config:
-    if source and source.endswith(".toml"):
-        return configuration.load(Path(source), overrides)
-    first = [f"data.source={json.dumps(source)}"] if source else []
-    return configuration.load(None, [*first, *overrides])
-
-
-def _table(dealt: Dealt) -> Table:
-    """Return a line for each client, if they are few, and the smallest, median and largest."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("client", overflow="fold")
-    for header in ("train", "valid", "test", "classes"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("most of", overflow="fold")
-    if len(dealt.clients) <= MOST_ROWS:
-        for client in dealt.clients:
-            table.add_row(*map(escape, _cells(dealt, client)))
-        table.add_section()
-    summary = dealt.summary()
-    for key in ("min", "median", "max", "total"):
-        numbers = [_number(summary[part].get(key)) for part in ("train", "valid", "test")]
-        classes = _number(summary["classes"].get(key))
-        table.add_row(key, *numbers, classes, "", style="bold")
-    return table
-
-
-def _cells(dealt: Dealt, client: ClientCounts) -> list[str]:
-    held = " (held out)" if client.holdout else ""
-    parts = [str(sum(part)) for part in (client.train, client.valid, client.test)]
-    largest = max(range(len(client.train)), key=client.train.__getitem__)
-    share = round(100 * client.train[largest] / sum(client.train))
-    most = f"{dealt.classes[largest]} ({share} %)"
-    return [f"{client.client}{held}", *parts, str(client.classes), most]
-
-
-def _number(value: Any) -> str:
-    return "" if value is None else plain(value)

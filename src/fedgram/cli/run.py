@@ -13,13 +13,13 @@ from rich.markup import escape
 
 from fedgram.cli.root import main
 from fedgram.cli.screen import print_table, progress
-from fedgram.data.sources import load as load_data
+from fedgram.data.sources import load_dataset as load_data
 from fedgram.experiments import config as configuration
 from fedgram.experiments.gains import who_gains
-from fedgram.experiments.reader import runs as recorded
+from fedgram.experiments.reader import read_runs as recorded
 from fedgram.experiments.record import Record
 from fedgram.federation import method as methods_module
-from fedgram.federation.federated_dataset import sites
+from fedgram.federation.federated_dataset import federate
 
 
 @main.command()
@@ -46,7 +46,7 @@ def run(
     """
     settings = configuration.load(config, overrides, methods)
     data = load_data(settings.data.source)
-    everybody = sites(data, settings.data, settings.grid)
+    everybody = federate(data, settings.data, settings.grid)
     results, by_client = [], []
     with progress(shown=not as_json) as follow:
         for name in settings.methods:
@@ -55,7 +55,7 @@ def run(
             result = settings.run(
                 name, everybody, record=record, on_reply=on_reply, on_round=on_round
             )
-            results.append(result.plain())
+            results.append(result.to_dict())
             by_client.append((name, result.scores.by_client()))
     for plain, gain in zip(results, who_gains(by_client), strict=True):
         plain["gains"] = gain
@@ -72,7 +72,7 @@ def methods(as_json: bool) -> None:
     """List the methods with their parameters and defaults."""
     listed: list[dict[str, Any]] = []
     for name in methods_module.names():
-        kind = methods_module.find(name)
+        kind = methods_module.find_method(name)
         parameters = [
             {"name": p.name, "default": _plain(p.default), "text": p.text}
             for p in methods_module.parameters(kind)

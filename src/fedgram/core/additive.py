@@ -12,7 +12,7 @@ import numpy as np
 from fedgram.errors import MismatchError
 
 
-def agreed(**kwargs: Any) -> Any:
+def schema_field(**kwargs: Any) -> Any:
     """Declare a field of an `Additive` that both sides must agree on and that is not summed."""
     return dataclasses.field(metadata={"agreed": True}, **kwargs)
 
@@ -22,8 +22,8 @@ class Additive:
     """A commutative group, field by field.
 
     A subclass is a frozen dataclass. Its fields are numbers or arrays that add up, except those
-    declared with `agreed`, which must be equal on both sides. Integer arrays wrap modulo 2^64, so
-    the group laws hold to the last bit whatever the order of additions and subtractions.
+    declared with `schema_field`, which must be equal on both sides. Integer arrays wrap modulo
+    2^64, so the group laws hold to the last bit whatever the order of additions and subtractions.
 
     Examples
     --------
@@ -31,7 +31,7 @@ class Additive:
     >>> @dataclass(frozen=True, eq=False, kw_only=True)
     ... class Purse(Additive):
     ...     coins: int = 0
-    ...     currency: str = agreed(default="")
+    ...     currency: str = schema_field(default="")
     >>> two, three = Purse(coins=2, currency="EUR"), Purse(coins=3, currency="EUR")
     >>> (two + three - two) == three
     True
@@ -46,7 +46,7 @@ class Additive:
         """Return the neutral element: every field at its default."""
         return cls()
 
-    def adopts(self) -> bool:
+    def lacks_schema(self) -> bool:
         """Whether this is a zero that takes over whatever the other side has agreed on."""
         return False
 
@@ -83,9 +83,9 @@ class Additive:
     def _combine(self, other: Self, op: Callable[[Any, Any], Any]) -> Self:
         if type(other) is not type(self):
             raise MismatchError(f"a {type(self).__name__} does not add to a {type(other).__name__}")
-        if other.adopts():
+        if other.lacks_schema():
             return self
-        if self.adopts():
+        if self.lacks_schema():
             return other if op is operator.add else -other
         self._refuse_disagreement(other)
         self._refuse_other_shapes(other)

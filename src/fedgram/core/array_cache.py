@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, finalize
 from fedgram.core.samples import Array, Features
 
 
-class Kept:
+class ArrayCache:
     """Arrays made of features, kept with them as far as there is room.
 
     Whether one was kept changes no bit of a result, only the time until it is there.
@@ -25,7 +25,7 @@ class Kept:
     >>> import numpy as np
     >>> from fedgram.core.samples import Space
     >>> rows = Features(np.array([[2, -4]], dtype=np.int8), Space(width=2, bound=127))
-    >>> doubles = Kept(most=2**20)
+    >>> doubles = ArrayCache(most=2**20)
     >>> first = doubles(rows, "twice", lambda: 2.0 * rows.values)
     >>> first, doubles(rows, "twice", lambda: 2.0 * rows.values) is first
     (array([[ 4., -8.]]), True)

@@ -273,12 +273,12 @@ def load(path: Path) -> Any:
     return decode(data, origin=str(path))
 
 
-class Shelf:
+class DiskStore:
     """Values kept on disk under names, for a server that may not hold all of them in memory.
 
     Examples
     --------
-    >>> with Shelf() as shelf:
+    >>> with DiskStore() as shelf:
     ...     shelf["a"] = {"n": 3}
     ...     shelf["a"], list(shelf)
     ({'n': 3}, ['a'])

@@ -58,7 +58,7 @@ class Accumulator:
             onehot[np.arange(len(block)), codes[start : start + len(block)]] = 1
             start += len(block)
             # Exact like the Gram: |sum of f| <= sum of f^2 for integers.
-            self._moment += multiplied(block.T, onehot).astype(self._moment.dtype)
+            self._moment += block_matmul(block.T, onehot).astype(self._moment.dtype)
             self.add_block(block)
 
     def add_block(self, block: Array) -> None:
@@ -132,7 +132,7 @@ def blocks(values: Array, bound: int, dtype: np.dtype[Any]) -> Iterator[Array]:
         yield _joined(pending)
 
 
-def product(values: Array, factors: Array, bound: int, *, longest: int = 0) -> Array:
+def exact_matmul(values: Array, factors: Array, bound: int, *, longest: int = 0) -> Array:
     """Return ``values @ factors`` for integers up to `bound`, exactly.
 
     The factors are +1 and -1, or integers whose magnitudes add up to `longest` in the largest
@@ -146,7 +146,7 @@ def product(values: Array, factors: Array, bound: int, *, longest: int = 0) -> A
             "use fewer grid.bits"
         )
     self_test(dtype)
-    return multiplied(values.astype(dtype, copy=False), factors.astype(dtype, copy=False))
+    return block_matmul(values.astype(dtype, copy=False), factors.astype(dtype, copy=False))
 
 
 @functools.cache
@@ -158,11 +158,11 @@ def self_test(dtype: np.dtype[Any]) -> None:
     """
     before = flops.total()
     check(lambda rows: _syrk(rows, np.zeros((rows.shape[1],) * 2, dtype, order="F")).T, dtype)
-    check(lambda rows: multiplied(rows.T, rows), dtype)
+    check(lambda rows: block_matmul(rows.T, rows), dtype)
     # A lift multiplies larger integers by signs: the highest bits must survive too.
     wide = np.random.default_rng(1).integers(0, EXACT_UP_TO[dtype] // 64, (64, 64), endpoint=True)
     signs = np.where(np.random.default_rng(2).integers(0, 2, (64, 64)), 1, -1)
-    if not np.array_equal(multiplied(wide.astype(dtype), signs.astype(dtype)), wide @ signs):
+    if not np.array_equal(block_matmul(wide.astype(dtype), signs.astype(dtype)), wide @ signs):
         raise _inexact(dtype)
     flops.add(before - flops.total())  # nobody's work: whoever comes first would bear it
 
@@ -195,7 +195,7 @@ def _syrk(block: Array, out: Array) -> Array:
     return result
 
 
-def multiplied(left: Array, right: Array) -> Array:
+def block_matmul(left: Array, right: Array) -> Array:
     """Return ``left @ right`` in C order, by the same BLAS as `_syrk`.
 
     NumPy brings a BLAS of its own, whose idle threads would spin against this one's. Either may be

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from fedgram.core.samples import Floats
-from fedgram.core.solve import Factor, require_ridge, square
+from fedgram.core.solve import Factor, require_ridge, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import SolveError
 
@@ -61,10 +61,10 @@ def best_ridge(total: Statistics, ridges: Sequence[float] = RIDGES, *, slack: fl
 
     Examples
     --------
-    >>> from fedgram.data.sources import load
+    >>> from fedgram.data.sources import load_dataset
     >>> from fedgram.features.grid import Grid
     >>> from fedgram.core.samples import Labels
-    >>> digits = load("digits")
+    >>> digits = load_dataset("digits")
     >>> best_ridge(Statistics.of(Grid()(digits.x), Labels(digits.y, digits.classes)))
     0.56
     """
@@ -74,12 +74,12 @@ def best_ridge(total: Statistics, ridges: Sequence[float] = RIDGES, *, slack: fl
 
 def error_at_new_clients(total: Statistics, clients: Iterable[Statistics], ridge: float) -> float:
     """Return the squared error per sample at each client of a head that was solved without it."""
-    gram, unit = square(total.gram, total.space.width), total.space.unit
+    gram, unit = unpack_symmetric(total.gram, total.space.width), total.space.unit
     wrong, count = 0.0, 0
     for own in clients:
         rest = total.count - own.count
         if own.count > 0 and rest > 0:
-            others = gram - square(own.gram, own.space.width)
+            others = gram - unpack_symmetric(own.gram, own.space.width)
             factor = Factor.of(others, ridge / unit**2, samples=rest)
             head = factor.solve((total.moment - own.moment).astype(np.float64)) / unit
             wrong += own.error(head)
@@ -118,7 +118,7 @@ def _error_of(total: Statistics) -> Callable[[float], float]:
     if total.count <= 0:
         raise SolveError(f"nothing to solve: the total holds {total.count} samples")
     width, unit = total.space.width, total.space.unit
-    gram, moment = square(total.gram, width), total.moment.astype(np.float64)
+    gram, moment = unpack_symmetric(total.gram, width), total.moment.astype(np.float64)
 
     def error(ridge: float) -> float:
         require_ridge(ridge)

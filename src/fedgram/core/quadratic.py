@@ -8,9 +8,9 @@ from typing import Self
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, agreed
-from fedgram.core.samples import NOWHERE, Floats, Space
-from fedgram.core.solve import Factor, square
+from fedgram.core.additive import Additive, schema_field
+from fedgram.core.samples import NO_SPACE, Floats, Space
+from fedgram.core.solve import Factor, unpack_symmetric
 from fedgram.core.weighted import DOUBLE, Weighted
 
 
@@ -42,8 +42,8 @@ class Quadratic(Additive):
     """
 
     terms: Weighted = field(default_factory=Weighted)
-    space: Space = agreed(default=NOWHERE)
-    classes: tuple[str, ...] = agreed(default=())
+    space: Space = schema_field(default=NO_SPACE)
+    classes: tuple[str, ...] = schema_field(default=())
 
     @classmethod
     def of(
@@ -54,14 +54,14 @@ class Quadratic(Additive):
         terms = Weighted.of(np.concatenate([upper, moment.ravel()]), weight, places=DOUBLE)
         return cls(terms=terms, space=space, classes=classes)
 
-    def adopts(self) -> bool:
-        return self.space == NOWHERE
+    def lacks_schema(self) -> bool:
+        return self.space == NO_SPACE
 
     @property
     def matrix(self) -> Floats:
         """The summed A."""
         width = self.space.width
-        return square(self._sums[: width * (width + 1) // 2], width)
+        return unpack_symmetric(self._sums[: width * (width + 1) // 2], width)
 
     @property
     def moment(self) -> Floats:

@@ -89,15 +89,15 @@ class Space:
         return f"{self} and {other}"
 
 
-NOWHERE = Space(width=0)
+NO_SPACE = Space(width=0)
 
 
-def pictured(height: int, width: int, channels: int) -> str:
+def image_backbone_name(height: int, width: int, channels: int) -> str:
     """Return what to call the backbone of images whose pixels are taken as they are.
 
     Examples
     --------
-    >>> name = pictured(28, 28, 1)
+    >>> name = image_backbone_name(28, 28, 1)
     >>> name, Space(width=785, inputs=784, backbone=name).image
     ('image 28x28x1', (28, 28, 1))
     """
@@ -109,7 +109,7 @@ def pictured(height: int, width: int, channels: int) -> str:
 class Features:
     """Rows of one space: small integers on the grid, or float64.
 
-    ``memo`` is None, or a dictionary in which lifts of these very rows may be kept by whoever
+    ``cache`` is None, or a dictionary in which lifts of these very rows may be kept by whoever
     evaluates many models on them.
 
     Examples
@@ -121,7 +121,7 @@ class Features:
 
     values: Array
     space: Space
-    memo: dict[Any, Features] | None = field(default=None, metadata={"carried": False})
+    cache: dict[Any, Features] | None = field(default=None, metadata={"carried": False})
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.shape[1] != self.space.width:
@@ -186,7 +186,7 @@ class Labels:
         rows[np.arange(len(self.codes)), self.codes] = 1
         return rows
 
-    def under(self, classes: tuple[str, ...]) -> Labels:
+    def relabel(self, classes: tuple[str, ...]) -> Labels:
         """Return the same labels as codes into another class list, which must hold all of them."""
         used = {self.classes[code] for code in np.unique(self.codes)}
         if used - set(classes):
@@ -238,9 +238,9 @@ class Samples:
             return self
         return concatenate([self, other])
 
-    def remembering(self) -> Samples:
+    def with_cache(self) -> Samples:
         """Return the same samples with room to keep lifts of them."""
-        return replace(self, features=replace(self.features, memo={}))
+        return replace(self, features=replace(self.features, cache={}))
 
 
 def concatenate(parts: Sequence[Samples]) -> Samples:

@@ -1,7 +1,7 @@
 """Least squares by Cholesky, under a fixed number of threads; never an inverse.
 
-LAPACK's last bits depend on the number of threads, so everything solved goes through `steady`,
-which pins that number: the same totals then give the same models on the same BLAS build.
+LAPACK's last bits depend on the number of threads, so everything solved goes through
+`single_threaded_blas`: the same totals then give the same models on the same BLAS build.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _before: list[int] = []
 
 
 @contextlib.contextmanager
-def steady() -> Iterator[None]:
+def single_threaded_blas() -> Iterator[None]:
     """Run the body with `THREADS` BLAS threads.
 
     The limit holds for the whole process, so it is counted: the first to come sets it and the last
@@ -91,7 +91,7 @@ class Factor:
         flops.add(width**3 // 3)
         shifted = np.array(gram, np.float64)
         shifted[np.diag_indices(width)] += ridge
-        with steady():
+        with single_threaded_blas():
             try:
                 # The upper triangle in C order is the lower one in Fortran order: no copy.
                 lower, _ = scipy.linalg.cho_factor(
@@ -108,7 +108,7 @@ class Factor:
     def solve(self, rhs: Floats) -> Floats:
         """Return ``(gram + ridge * I)^-1 rhs``."""
         flops.add(2 * len(self.lower) ** 2 * rhs.shape[1])
-        with steady():
+        with single_threaded_blas():
             solution: Floats = scipy.linalg.cho_solve((self.lower, True), rhs, check_finite=False)
         # Row by row, as it is after it was sent: BLAS may round products of other orders otherwise.
         return np.ascontiguousarray(solution)
@@ -116,14 +116,14 @@ class Factor:
     def inverse_trace(self) -> float:
         """Return the trace of ``(gram + ridge * I)^-1``, from the inverse of the factor alone."""
         flops.add(len(self.lower) ** 3 // 3)
-        with steady():
+        with single_threaded_blas():
             inverse, _ = scipy.linalg.lapack.dtrtri(self.lower, lower=1)
         return float(np.sum(np.square(np.tril(inverse))))
 
     def whitened(self, rows: Floats) -> Floats:
         """Return rows w with ``w w' = rows (gram + ridge * I)^-1 rows'``, samples by features."""
         flops.add(rows.shape[1] ** 2 * len(rows))
-        with steady():
+        with single_threaded_blas():
             half: Floats = scipy.linalg.solve_triangular(
                 self.lower, rows.T, lower=True, check_finite=False
             )
@@ -139,7 +139,7 @@ class Factor:
         width, count = rows.shape[1], len(rows)
         flops.add(width * count * (2 * count + 2 * residual.shape[1]))
         flops.add(width**2 * residual.shape[1])
-        with steady():
+        with single_threaded_blas():
             half = self.whitened(rows).T  # (d, n): half' half = rows A^-1 rows'
             inner = Factor.of(half.T @ half, 1.0 / weight).solve(residual)
             step: Floats = scipy.linalg.solve_triangular(
@@ -175,7 +175,7 @@ def least_squares(rows: Floats, targets: Floats, ridge: float) -> Floats:
     """
     count, width = rows.shape
     flops.add(2 * count * width * (min(count, width) + targets.shape[1]))
-    with steady():
+    with single_threaded_blas():
         if count < width:
             inner = Factor.of(rows @ rows.T, ridge, samples=count).solve(targets)
             weights: Floats = rows.T @ inner
@@ -183,7 +183,7 @@ def least_squares(rows: Floats, targets: Floats, ridge: float) -> Floats:
         return ridge_solve(rows.T @ rows, rows.T @ targets, ridge, samples=count)
 
 
-def square(packed: Array, width: int) -> Floats:
+def unpack_symmetric(packed: Array, width: int) -> Floats:
     """Return the symmetric float64 matrix whose upper triangle, row by row, is `packed`."""
     matrix = np.empty((width, width))
     start = 0

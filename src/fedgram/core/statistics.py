@@ -9,10 +9,10 @@ from typing import Any, Self
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, agreed
+from fedgram.core.additive import Additive, schema_field
 from fedgram.core.exact import Accumulator
-from fedgram.core.samples import NOWHERE, Array, Features, Floats, Labels, Space
-from fedgram.core.solve import require_ridge, ridge_solve, square
+from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Labels, Space
+from fedgram.core.solve import require_ridge, ridge_solve, unpack_symmetric
 from fedgram.errors import DataError, ExactnessError, MismatchError, SolveError
 
 
@@ -59,8 +59,8 @@ class Statistics(Additive):
     gram: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     moment: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     energy: int = 0
-    space: Space = agreed(default=NOWHERE)
-    classes: tuple[str, ...] = agreed(default=())
+    space: Space = schema_field(default=NO_SPACE)
+    classes: tuple[str, ...] = schema_field(default=())
 
     def __post_init__(self) -> None:
         width = self.space.width
@@ -85,7 +85,7 @@ class Statistics(Additive):
     def over(cls, batches: Iterable[tuple[Features, Labels]]) -> Self:
         """Return the statistics of a stream of batches, in memory that does not grow with it."""
         total: Accumulator | None = None
-        count, space = 0, NOWHERE
+        count, space = 0, NO_SPACE
         classes: tuple[str, ...] = ()
         for features, labels in batches:
             if len(features) != len(labels):
@@ -111,8 +111,8 @@ class Statistics(Additive):
             classes=classes,
         )
 
-    def adopts(self) -> bool:
-        return self.space == NOWHERE
+    def lacks_schema(self) -> bool:
+        return self.space == NO_SPACE
 
     def solve(self, ridge: float, *, towards: Floats | None = None) -> Floats:
         """Return the weights of argmin_W ``|F W - Y|^2 + ridge |W - towards|^2``, (d, c).
@@ -126,7 +126,7 @@ class Statistics(Additive):
         """Yield the weights for each of several ridges."""
         if self.count <= 0:
             raise SolveError(f"nothing to solve: the total holds {self.count} samples")
-        gram, unit = square(self.gram, self.space.width), self.space.unit
+        gram, unit = unpack_symmetric(self.gram, self.space.width), self.space.unit
         # Stored features are real ones divided by the unit, so weights come out multiplied by it.
         pull = None if towards is None else towards * unit
         for ridge in ridges:
@@ -144,7 +144,7 @@ class Statistics(Additive):
         """Return the sum of ``|y - W' f|^2`` over the samples, from the statistics alone."""
         stored = weights * self.space.unit
         cross = np.sum(stored * self.moment)
-        curvature = np.sum(stored * (square(self.gram, self.space.width) @ stored))
+        curvature = np.sum(stored * (unpack_symmetric(self.gram, self.space.width) @ stored))
         return float(self.energy - 2 * cross + curvature)
 
     def diagonal(self) -> Array:
@@ -154,7 +154,7 @@ class Statistics(Additive):
         diagonal: Array = self.gram[starts]
         return diagonal
 
-    def arranged(self, classes: Sequence[str]) -> Statistics:
+    def with_classes(self, classes: Sequence[str]) -> Statistics:
         """Return the same statistics over another class list: other order, more or fewer classes.
 
         A class that is new gets a column of zeros; one that is left out must have had one.
@@ -174,7 +174,7 @@ class Statistics(Additive):
 
         Classes count in alphabetical order: how a site lists them does not matter.
         """
-        return codec.digest(self.arranged(sorted(self.classes)))
+        return codec.digest(self.with_classes(sorted(self.classes)))
 
 
 @codec.register("Opening/1")
@@ -182,18 +182,25 @@ class Statistics(Additive):
 class Opening(Additive):
     """What all clients agree on before the first round."""
 
-    space: Space = agreed(default=NOWHERE)
-    classes: tuple[str, ...] = agreed(default=())
+    space: Space = schema_field(default=NO_SPACE)
+    classes: tuple[str, ...] = schema_field(default=())
 
-    def adopts(self) -> bool:
-        return self.space == NOWHERE
+    def lacks_schema(self) -> bool:
+        return self.space == NO_SPACE
 
 
 HISTOGRAM_BINS = 101  # client accuracies, rounded to per cent
-ONE = 10**12  # a client's accuracy is summed as an integer number of these parts
+FIXED_POINT_ONE = 10**12  # a client's accuracy is summed as an integer number of these parts
 
 
-@codec.register("Tally/1")
+@codec.register(
+    "Tally/1",
+    fields={
+        "clients_without_test": "untested",
+        "global_accuracy_sum": "everywhere",
+        "auroc_clients": "ranked",
+    },
+)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tally(Additive):
     """Scores that add up, so that they survive a secure sum: integers only.
@@ -209,19 +216,19 @@ class Tally(Additive):
     """
 
     clients: int = 0
-    untested: int = 0
+    clients_without_test: int = 0
     samples: int = 0
     correct: int = 0
     accuracies: int = 0
-    everywhere: int = 0
-    ranked: int = 0
+    global_accuracy_sum: int = 0
+    auroc_clients: int = 0
     aurocs: int = 0
     histogram: Array = field(default_factory=lambda: np.zeros(HISTOGRAM_BINS, np.int64))
     class_samples: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     class_correct: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    classes: tuple[str, ...] = agreed(default=())
+    classes: tuple[str, ...] = schema_field(default=())
 
-    def adopts(self) -> bool:
+    def lacks_schema(self) -> bool:
         return not (self.clients or self.classes or self.class_samples.size)
 
     @classmethod
@@ -230,13 +237,13 @@ class Tally(Additive):
         predicted: Array,
         truth: Labels,
         *,
-        everywhere: float = 0.0,
+        global_accuracy: float = 0.0,
         auroc: float | None = None,
     ) -> Self:
         """Tally one client.
 
-        `everywhere` is its model's accuracy on the whole test set, `auroc` its macro AUROC, None
-        where that is not defined or was not asked for.
+        `global_accuracy` is its model's accuracy on the global test set, `auroc` its macro AUROC,
+        None where that is not defined or was not asked for.
         """
         right = predicted == truth.codes
         samples, correct = len(truth), int(right.sum())
@@ -247,13 +254,13 @@ class Tally(Additive):
         width = len(truth.classes)
         return cls(
             clients=1,
-            untested=int(not tested),
+            clients_without_test=int(not tested),
             samples=samples,
             correct=correct,
-            accuracies=round(share * ONE),
-            everywhere=round(everywhere * ONE),
-            ranked=int(auroc is not None),
-            aurocs=round((auroc or 0.0) * ONE),
+            accuracies=round(share * FIXED_POINT_ONE),
+            global_accuracy_sum=round(global_accuracy * FIXED_POINT_ONE),
+            auroc_clients=int(auroc is not None),
+            aurocs=round((auroc or 0.0) * FIXED_POINT_ONE),
             histogram=histogram,
             class_samples=np.bincount(truth.codes, minlength=width),
             class_correct=np.bincount(truth.codes[right], minlength=width),
@@ -263,7 +270,7 @@ class Tally(Additive):
     @property
     def client_mean(self) -> float:
         """Mean accuracy of the clients that have test samples."""
-        return _share(self.accuracies, (self.clients - self.untested) * ONE)
+        return _share(self.accuracies, (self.clients - self.clients_without_test) * FIXED_POINT_ONE)
 
     @property
     def sample_mean(self) -> float:
@@ -273,7 +280,7 @@ class Tally(Additive):
     @property
     def global_mean(self) -> float:
         """Mean over clients of the accuracy of their models on everybody's test samples."""
-        return _share(self.everywhere, self.clients * ONE)
+        return _share(self.global_accuracy_sum, self.clients * FIXED_POINT_ONE)
 
     @property
     def balanced(self) -> float:
@@ -286,7 +293,7 @@ class Tally(Additive):
     @property
     def auroc(self) -> float:
         """Mean macro AUROC of the clients for which it is defined."""
-        return _share(self.aurocs, self.ranked * ONE)
+        return _share(self.aurocs, self.auroc_clients * FIXED_POINT_ONE)
 
     @property
     def class_accuracy(self) -> dict[str, float]:
@@ -297,7 +304,7 @@ class Tally(Additive):
     @property
     def worst_decile(self) -> float:
         """Mean accuracy of the lowest tenth of the clients, to a per cent (from the histogram)."""
-        tested = self.clients - self.untested
+        tested = self.clients - self.clients_without_test
         return worst_decile(np.repeat(np.linspace(0, 1, HISTOGRAM_BINS), self.histogram)[:tested])
 
 

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, agreed
+from fedgram.core.additive import Additive, schema_field
 from fedgram.core.samples import Array, Floats, Integers
 from fedgram.errors import ExactnessError, SolveError
 
@@ -52,7 +52,7 @@ class Weighted(Additive):
     total: Integers = field(default_factory=lambda: np.zeros(0, np.int64), metadata=_SINGLE)
     fine: Integers = field(default_factory=lambda: np.zeros(0, np.int64), metadata=_SINGLE)
     diverged: int = 0
-    places: int = agreed(default=0)
+    places: int = schema_field(default=0)
 
     @classmethod
     def of(
@@ -84,7 +84,7 @@ class Weighted(Additive):
             places=places,
         )
 
-    def adopts(self) -> bool:
+    def lacks_schema(self) -> bool:
         return not self.places
 
     def mean(self, otherwise: Array | None = None) -> Floats:

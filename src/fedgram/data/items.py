@@ -15,7 +15,7 @@ from fedgram.data.sources import read_arrays, to_dataset
 from fedgram.data.tabular.reader import SPLIT, SPLITS, Table, is_table, read_table
 from fedgram.errors import DataError
 
-Kind = Literal["images", "texts", "vectors"]
+ItemKind = Literal["images", "texts", "vectors"]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
 
 
@@ -60,7 +60,7 @@ class Items:
         What to call the data in messages.
     """
 
-    kind: Kind
+    kind: ItemKind
     entries: Sequence[Any]
     y: Integers
     classes: tuple[str, ...]
@@ -183,7 +183,7 @@ def _table(table: Table, columns: Columns) -> Items:
     labels = table.words(columns.label)
     classes = sorted(set(labels))
     if columns.text is not None:
-        kind: Kind = "texts"
+        kind: ItemKind = "texts"
         entries: Any = table.words(columns.text)
     else:
         kind, entries = "vectors", _numbers(table, columns)

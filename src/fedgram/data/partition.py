@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.core.samples import Array, Floats, Integers
-from fedgram.data.plan import Plan
+from fedgram.data.plan import PartitionPlan
 from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
 from fedgram.errors import ConfigError, DataError
 
@@ -20,7 +20,7 @@ DEFAULT_CLIENTS = 20
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Share:
+class ClientIndices:
     """The samples of one client, as indices into the data set."""
 
     id: str
@@ -30,13 +30,13 @@ class Share:
     holdout: bool = False
 
 
-def deal(data: Dataset, plan: Plan) -> list[Share]:
+def partition(data: Dataset, plan: PartitionPlan) -> list[ClientIndices]:
     """Return every client's share of the data.
 
     Examples
     --------
-    >>> from fedgram.data.sources import load
-    >>> shares = deal(load("digits"), Plan(clients=5, partition="iid"))
+    >>> from fedgram.data.sources import load_dataset
+    >>> shares = partition(load_dataset("digits"), PartitionPlan(clients=5, partition="iid"))
     >>> [(share.id, len(share.train), len(share.test)) for share in shares]
     [('c0', 270, 89), ('c1', 268, 90), ('c2', 270, 90), ('c3', 268, 90), ('c4', 271, 91)]
     """
@@ -55,7 +55,7 @@ def deal(data: Dataset, plan: Plan) -> list[Share]:
         if not np.any((owner == k) & (split == TRAIN)):
             raise DataError(f"client {name} has no training samples; leave it out of the data")
     return [
-        Share(
+        ClientIndices(
             id=name,
             train=np.flatnonzero((owner == k) & (split == TRAIN)),
             valid=np.flatnonzero((owner == k) & (split != TRAIN) & (split != TEST)),
@@ -66,7 +66,7 @@ def deal(data: Dataset, plan: Plan) -> list[Share]:
     ]
 
 
-def fixed_split(data: Dataset, plan: Plan) -> Integers:
+def fixed_split(data: Dataset, plan: PartitionPlan) -> Integers:
     """Return the data's own split, else one that depends on the seed and the labels alone."""
     if data.split is not None:
         split = data.split.astype(np.int64)
@@ -88,7 +88,7 @@ def _take_from_classes(
         split[shuffled[: round(share * len(members))]] = part
 
 
-def _owners(data: Dataset, plan: Plan, split: Integers, clients: int) -> Integers:
+def _owners(data: Dataset, plan: PartitionPlan, split: Integers, clients: int) -> Integers:
     """Return the client of each sample: decided on train, followed by valid and test."""
     train = np.flatnonzero(split == TRAIN)
     if len(train) < clients:
@@ -113,12 +113,12 @@ def _owners(data: Dataset, plan: Plan, split: Integers, clients: int) -> Integer
     return owner
 
 
-def _iid(groups: Integers, clients: int, plan: Plan) -> Integers:
+def _iid(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
     even = np.full((int(groups.max()) + 1, clients), 1 / clients)
     return _dealt(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
 
 
-def _dirichlet(groups: Integers, clients: int, plan: Plan) -> Integers:
+def _dirichlet(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
     classes, rng = int(groups.max()) + 1, _rng(plan, "dirichlet")
     if plan.equal_sizes:
         skewed = _drawn_by_clients(np.bincount(groups), clients, plan.dirichlet, rng)
@@ -127,7 +127,7 @@ def _dirichlet(groups: Integers, clients: int, plan: Plan) -> Integers:
     return _dealt(groups, skewed, _rng(plan, "deal"), _rng(plan, "order"))
 
 
-def _quantity(groups: Integers, clients: int, plan: Plan) -> Integers:
+def _quantity(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
     sizes = _rng(plan, "quantity").dirichlet(np.full(clients, plan.dirichlet))
     alike = np.tile(sizes, (int(groups.max()) + 1, 1))
     return _dealt(groups, alike, _rng(plan, "deal"), _rng(plan, "order"))
@@ -155,7 +155,7 @@ def _drawn_by_clients(
     return shares
 
 
-def _shards(groups: Integers, clients: int, plan: Plan) -> Integers:
+def _shards(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
     """Sort by class, cut into contiguous shards, deal them: every sample is used."""
     rng = _rng(plan, "shards")
     shuffled = rng.permutation(len(groups))
@@ -167,7 +167,7 @@ def _shards(groups: Integers, clients: int, plan: Plan) -> Integers:
     return owner
 
 
-def _classes(groups: Integers, clients: int, plan: Plan) -> Integers:
+def _classes(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
     """Give each client so many classes, in turn, and deal a class evenly among its holders."""
     found = np.unique(groups)
     wanted = plan.classes_per_client
@@ -190,7 +190,7 @@ def _classes(groups: Integers, clients: int, plan: Plan) -> Integers:
     return _dealt(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
 
 
-def _domain(groups: Integers, clients: int, plan: Plan) -> Integers:
+def _domain(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
     """Give each domain its own clients, in turn, and deal its samples evenly among them."""
     domains = int(groups.max()) + 1
     theirs = (np.arange(clients)[None, :] % domains) == np.arange(domains)[:, None]
@@ -198,7 +198,7 @@ def _domain(groups: Integers, clients: int, plan: Plan) -> Integers:
     return _dealt(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
 
 
-_DEALERS: Mapping[str, Callable[[Integers, int, Plan], Integers]] = {
+_DEALERS: Mapping[str, Callable[[Integers, int, PartitionPlan], Integers]] = {
     "iid": _iid,
     "dirichlet": _dirichlet,
     "quantity": _quantity,
@@ -249,7 +249,7 @@ def _proportions(groups: Integers, owner: Integers, clients: int, size: int) -> 
     return shares
 
 
-def _fill_up(owner: Integers, train: Integers, clients: int, plan: Plan) -> None:
+def _fill_up(owner: Integers, train: Integers, clients: int, plan: PartitionPlan) -> None:
     """Give clients with too few training samples some of the largest clients', in place."""
     if len(train) < plan.minimum * clients:
         raise ConfigError(
@@ -272,7 +272,7 @@ def _fill_up(owner: Integers, train: Integers, clients: int, plan: Plan) -> None
             sizes[poor] += 1
 
 
-def _split_within(owner: Integers, plan: Plan, clients: int) -> Integers:
+def _split_within(owner: Integers, plan: PartitionPlan, clients: int) -> Integers:
     split = np.full(len(owner), TRAIN)
     rng = _rng(plan, "within")
     for k in range(clients):
@@ -285,7 +285,7 @@ def _split_within(owner: Integers, plan: Plan, clients: int) -> Integers:
     return split
 
 
-def _names(data: Dataset, plan: Plan) -> list[str]:
+def _names(data: Dataset, plan: PartitionPlan) -> list[str]:
     if plan.partition == "given":
         given = [str(name) for name in np.unique(_column(data, "client"))]
         if plan.clients not in (None, len(given)):
@@ -310,7 +310,7 @@ def _names(data: Dataset, plan: Plan) -> list[str]:
     return [f"{domains[k % len(domains)]}-{k // len(domains)}" for k in range(count)]
 
 
-def _held_out(plan: Plan, clients: int) -> set[int]:
+def _held_out(plan: PartitionPlan, clients: int) -> set[int]:
     if plan.holdout_clients >= clients:
         raise ConfigError(
             f"data.holdout_clients = {plan.holdout_clients} leaves none of {clients} clients to "
@@ -334,6 +334,6 @@ def _groups(codes: Integers) -> list[Integers]:
     return [np.flatnonzero(codes == code) for code in np.unique(codes)]
 
 
-def _rng(plan: Plan, purpose: str) -> np.random.Generator:
+def _rng(plan: PartitionPlan, purpose: str) -> np.random.Generator:
     """Return a stream of its own for each purpose, so that no choice disturbs another."""
     return np.random.default_rng([plan.seed, *purpose.encode()])

@@ -11,7 +11,7 @@ PARTITIONS = ("iid", "dirichlet", "quantity", "shards", "classes", "domain", "gi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PartitionPlan:
     """How to split and deal a data set.
 
     Parameters
@@ -50,9 +50,9 @@ class Plan:
 
     Examples
     --------
-    >>> Plan(partition="shards", clients=10).shards
+    >>> PartitionPlan(partition="shards", clients=10).shards
     2
-    >>> Plan(partition="shard")
+    >>> PartitionPlan(partition="shard")
     Traceback (most recent call last):
     ...
     fedgram.errors.ConfigError: data.partition = 'shard' is not known; did you mean 'shards'?

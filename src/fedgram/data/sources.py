@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from fedgram.core.samples import Array, Integers, pictured
+from fedgram.core.samples import Array, Integers, image_backbone_name
 from fedgram.data import synthetic
 from fedgram.errors import DataError
 from fedgram.runtime import files
@@ -54,7 +54,7 @@ class Dataset:
 
     Examples
     --------
-    >>> load("digits")
+    >>> load_dataset("digits")
     Dataset(digits: 1797 samples, 64 features, 10 classes)
     """
 
@@ -139,7 +139,7 @@ def load_vectors(source: str) -> Vectors:
     )
 
 
-def load(source: str) -> Dataset:
+def load_dataset(source: str) -> Dataset:
     """Return the data of this name: ``digits``, or an ``.npz`` or ``.safetensors`` file.
 
     Also a folder of the idx files of MNIST or of the python files of CIFAR. Images are taken pixel
@@ -188,7 +188,7 @@ def _flat(arrays: Mapping[str, Array]) -> dict[str, Array]:
     if x is None or x.ndim not in (3, 4) or x.dtype != np.uint8:
         return dict(arrays)
     height, width, channels = (*x.shape[1:], 1)[:3]
-    backbone = np.array(pictured(height, width, channels))
+    backbone = np.array(image_backbone_name(height, width, channels))
     return {**arrays, "x": x.reshape(len(x), -1), "backbone": backbone}
 
 

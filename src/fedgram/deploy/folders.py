@@ -21,7 +21,7 @@ from fedgram.deploy.pages import (
     SITE_README,
     SITE_TOML,
 )
-from fedgram.deploy.settings import Federation
+from fedgram.deploy.settings import FederationRules
 from fedgram.errors import ConfigError
 from fedgram.experiments import config as configuration
 from fedgram.runtime import files
@@ -275,7 +275,7 @@ def _settings(
         raise ConfigError(
             f"federation = {changed!r}: a table is wanted, such as federation.wait = 60"
         )
-    rules = asdict(build(Federation, {"minimum": len(sites), **changed}, "federation"))
+    rules = asdict(build(FederationRules, {"minimum": len(sites), **changed}, "federation"))
     if methods:
         given["methods"] = list(methods)
     config = configuration.read(given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fedgram.deploy.folders import Project, SiteFolder
-from fedgram.deploy.tls import SERVER_DAYS, Authority, Shown, node_pair
+from fedgram.deploy.tls import SERVER_DAYS, Authority, CertificateInfo, node_pair
 from fedgram.errors import ConfigError
 from fedgram.runtime import files
 
@@ -44,7 +44,7 @@ def make_keys(
     missing = not all((project.server / name).exists() for name in ("server.pem", "server.key"))
     if new or renew or missing:
         signer = Authority.load(project.authority)
-        old = () if missing else Shown.load(project.server / "server.pem").hosts
+        old = () if missing else CertificateInfo.load(project.server / "server.pem").hosts
         issued = signer.issue([project.address.host, *hosts, *old], days=days)
         files.write(project.server / "server.key", issued.key, private=True)
         files.write(project.server / "server.pem", issued.certificate)
@@ -53,7 +53,7 @@ def make_keys(
     for site in project.sites:
         made += _hand_out(project, site)
     if not made:
-        until = Shown.load(project.server / "server.pem").until
+        until = CertificateInfo.load(project.server / "server.pem").until
         raise ConfigError(
             f"{project.folder}: the keys are there, the server's certificate until "
             f"{until:%Y-%m-%d}; --renew replaces it"

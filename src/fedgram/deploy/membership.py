@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgram.deploy.settings import Federation, read_federation
+from fedgram.deploy.settings import FederationRules, read_federation
 from fedgram.engines.ledger_backed import publish
 from fedgram.errors import LedgerError, MismatchError
 from fedgram.experiments.record import NOTES, file_name, read_lines, read_object
@@ -77,7 +77,7 @@ class Membership:
         folder = self.folder / "certificates"
         number = len(list(folder.glob("*.json"))) + 1
         path = folder / f"{file_name(certificate.client)}-{number}.json"
-        files.write(path, json.dumps(certificate.plain(), indent=2) + "\n")
+        files.write(path, json.dumps(certificate.to_dict(), indent=2) + "\n")
         return path
 
     def admit(self, client: str) -> None:
@@ -112,7 +112,7 @@ class Membership:
         return {"run": path.name, "finished": course["finished"], "methods": methods}
 
 
-def _account(name: str, ledger: Ledger, federation: Federation) -> dict[str, Any]:
+def _account(name: str, ledger: Ledger, federation: FederationRules) -> dict[str, Any]:
     total, history = ledger.total, ledger.history()
     together = cohort(ledger)
     members = together or ledger.members

@@ -14,8 +14,8 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
-from fedgram.data.partition import deal
-from fedgram.data.sources import load as load_data
+from fedgram.data.partition import partition
+from fedgram.data.sources import load_dataset as load_data
 from fedgram.deploy.folders import Address, Project, SiteFolder
 from fedgram.deploy.processes import (
     Child,
@@ -146,7 +146,7 @@ class Operator:
         return self._processes.start(name, command, self._environment, stays=False)
 
 
-def serve(project: Project, processes: Processes) -> Child:
+def start_superlink(project: Project, processes: Processes) -> Child:
     """Start the server, and return when it answers."""
     for name in ("ca.crt", "server.pem", "server.key"):
         if not (project.server / name).is_file():
@@ -154,7 +154,7 @@ def serve(project: Project, processes: Processes) -> Child:
                 f"{project.server / name}: is not there; run 'fedgram federation keys "
                 f"{project.folder}'"
             )
-    operator = operate(project, processes)
+    operator = operator_of(project, processes)
     if operator.is_up():
         raise FederationError(f"{project.address}: a server answers there already; stop it first")
     v6 = ":" in project.address.host
@@ -177,13 +177,13 @@ def serve(project: Project, processes: Processes) -> Child:
     return child
 
 
-def operate(project: Project, processes: Processes) -> Operator:
+def operator_of(project: Project, processes: Processes) -> Operator:
     """Return who asks things of the server that runs on this machine."""
     root, address = project.server / "ca.crt", local(project.address)
     return Operator(project, processes, root=root, address=address, folder=project.server)
 
 
-def attend(
+def start_site(
     site: SiteFolder, processes: Processes, *, server: Address | None = None, port: int = 0
 ) -> Child:
     """Start a site's process, which connects to the server and stays."""
@@ -259,8 +259,8 @@ def _simulated(project: Project, folder: Path) -> int:
     """Write the settings of a simulation, where sites go by other names; return how many."""
     config, rules = read_federation(project.settings)
     name = found(config.data.source, project.server)
-    clients = sum(not share.holdout for share in deal(load_data(name), config.data))
-    settings = config.plain()
+    clients = sum(not share.holdout for share in partition(load_data(name), config.data))
+    settings = config.to_dict()
     settings["data"]["source"] = str(Path(name).resolve()) if Path(name).exists() else name
     settings["federation"] = {**asdict(rules), "sites": [], "minimum": clients}
     files.write(folder / "federation.toml", written(settings))

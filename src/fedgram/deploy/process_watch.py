@@ -21,7 +21,7 @@ GRACE = 10.0  # seconds to end by themselves
 _POLL = 0.05
 
 
-def carrying(token: str) -> list[int]:
+def processes_with_token(token: str) -> list[int]:
     """Return the processes whose environment has this word; none where there is no /proc."""
     mark = f"{VARIABLE}={token}".encode()
     found = []
@@ -48,12 +48,12 @@ def end(leaders: Iterable[int], token: str, *, grace: float) -> None:
     for pid in leaders:
         _signal_group(pid, signal.SIGTERM)
     until = time.monotonic() + grace
-    while time.monotonic() < until and (_alive(leaders) or carrying(token)):
+    while time.monotonic() < until and (_alive(leaders) or processes_with_token(token)):
         time.sleep(_POLL)
     for pid in leaders:
         _signal_group(pid, signal.SIGKILL)
     until = time.monotonic() + grace  # bounded: one in the kernel's hands cannot be killed
-    while (left := carrying(token)) and time.monotonic() < until:
+    while (left := processes_with_token(token)) and time.monotonic() < until:
         for pid in left:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ from fedgram.runtime import files
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class RunState:
     """One pass through the methods of a federation; a killed server takes it up again.
 
     Parameters

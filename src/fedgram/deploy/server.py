@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core import codec
-from fedgram.deploy.run_state import Course
-from fedgram.deploy.settings import Federation, plain_grid, read_federation, registered
-from fedgram.engines.remote.collector import Post
-from fedgram.engines.remote.contributions import Members
-from fedgram.engines.remote.enrollment import Roll
+from fedgram.deploy.run_state import RunState
+from fedgram.deploy.settings import FederationRules, plain_grid, read_federation, registered
+from fedgram.engines.remote.collector import Collector
+from fedgram.engines.remote.contributions import Contributions
+from fedgram.engines.remote.enrollment import Enrollment
 from fedgram.engines.remote.messages import Terms
-from fedgram.engines.remote.replay_log import Journal
-from fedgram.engines.remote.server import Remote
-from fedgram.engines.remote.transport import Carrier
+from fedgram.engines.remote.replay_log import ReplayLog
+from fedgram.engines.remote.server import RemoteFederation
+from fedgram.engines.remote.transport import Transport
 from fedgram.errors import ConfigError, FederationError
 from fedgram.experiments.config import Config
 from fedgram.experiments.record import Record
-from fedgram.experiments.runner import Result, conduct, keeps_valid
+from fedgram.experiments.runner import Result, keeps_valid, run_on
 from fedgram.experiments.scores import Scorer
 from fedgram.federation.method import Method
 from fedgram.ledger.folder import Ledgers
@@ -39,14 +39,14 @@ _PATIENCE = 60.0  # seconds to wait for the end of another server
 Say = Callable[[str], None]
 
 
-def serve(carrier: Carrier, folder: Path, say: Say) -> Path:
+def run_federation(carrier: Transport, folder: Path, say: Say) -> Path:
     """Run every method of the folder's ``federation.toml``; return where the records are."""
     with alone(folder, carrier):
         return _served(carrier, folder, say)
 
 
 @contextmanager
-def alone(folder: Path, carrier: Carrier) -> Iterator[None]:
+def alone(folder: Path, carrier: Transport) -> Iterator[None]:
     """Let no second server work in a folder: one that lost its connection may still be there."""
     end = carrier.now() + _PATIENCE
     with (folder / LOCK).open("a") as file:
@@ -57,10 +57,10 @@ def alone(folder: Path, carrier: Carrier) -> Iterator[None]:
         yield  # the lock goes with the file, and with this process
 
 
-def _served(carrier: Carrier, folder: Path, say: Say) -> Path:
+def _served(carrier: Transport, folder: Path, say: Say) -> Path:
     config, federation = read_federation(folder / SETTINGS)
-    plan = [config.plain(), asdict(federation), version("fedgram")]
-    course = Course.begin(folder, codec.digest(plan), config.methods)
+    plan = [config.to_dict(), asdict(federation), version("fedgram")]
+    course = RunState.begin(folder, codec.digest(plan), config.methods)
     for name in config.methods:
         if course.done(name):
             continue
@@ -76,7 +76,7 @@ def _served(carrier: Carrier, folder: Path, say: Say) -> Path:
                 say=say,
             )
             result = run.conducted(carrier)
-        course.end(name, result.plain())
+        course.end(name, result.to_dict())
         accuracy = result.accuracy["client_mean"]
         say(f"{name}: accuracy {accuracy:.4f}, shared {result.shared_digest}")
     course.finish()
@@ -90,13 +90,13 @@ class _Run:
     name: str
     method: Method
     config: Config
-    federation: Federation
-    course: Course
+    federation: FederationRules
+    course: RunState
     ledgers: Ledgers
     registered: Mapping[str, int]
     say: Say
 
-    def conducted(self, carrier: Carrier) -> Result:
+    def conducted(self, carrier: Transport) -> Result:
         """Greet, fit, score, record and deliver."""
         record = Record(self.course.record(self.name), self.config.about(self.name))
 
@@ -104,7 +104,7 @@ class _Run:
             record.note(client, text)
             self.say(f"{client}: {text}")
 
-        roll = Roll(
+        roll = Enrollment(
             carrier,
             self.federation,
             listed=self.federation.sites,
@@ -114,10 +114,10 @@ class _Run:
             note=note,
         )
         terms = self._agreed(roll.assemble(self._terms()), roll)
-        post = Post(carrier, roll.node, self.federation, note)
+        post = Collector(carrier, roll.node, self.federation, note)
         engine = self._engine(post, roll, terms, record)
         scorer = Scorer(self.method, None, terms.metrics, kept_valid=terms.kept_valid)
-        result = conduct(
+        result = run_on(
             self.method,
             engine,
             scorer,
@@ -143,40 +143,42 @@ class _Run:
             reserve_valid=self.config.data.reserve_valid,
         )
 
-    def _agreed(self, terms: Terms, roll: Roll) -> Terms:
+    def _agreed(self, terms: Terms, roll: Enrollment) -> Terms:
         """Return the terms under the name of the run that these sites, with these samples, have."""
         party = codec.digest([replace(terms, run=""), roll.fingerprints])
         return replace(terms, run=self.course.run(self.name, party))
 
-    def _engine(self, post: Post, roll: Roll, terms: Terms, record: Record) -> Remote:
-        journal = Journal(self.course.journal(self.name))
+    def _engine(
+        self, post: Collector, roll: Enrollment, terms: Terms, record: Record
+    ) -> RemoteFederation:
+        journal = ReplayLog(self.course.journal(self.name))
         names = list(roll.greetings)
         if self.config.engine.secure:
             return self._masked(post, names, terms, journal, record)
         private, prints = self.config.engine.private, roll.fingerprints
-        return Remote(
+        return RemoteFederation(
             post,
             names,
             terms,
             journal,
-            members=None if private else lambda kind: Members(self.ledgers.of(kind), prints),
+            members=None if private else lambda kind: Contributions(self.ledgers.of(kind), prints),
             private=private,
             on_ask=record.ask,
         )
 
     def _masked(
-        self, post: Post, names: list[str], terms: Terms, journal: Journal, record: Record
-    ) -> Remote:
+        self, post: Collector, names: list[str], terms: Terms, journal: ReplayLog, record: Record
+    ) -> RemoteFederation:
         try:
-            from fedgram.engines.remote.secure_server import MaskedRemote
+            from fedgram.engines.remote.secure_server import SecureRemoteFederation
         except ImportError as error:
             raise ConfigError("secure sums need: pip install 'fedgram[secure]'") from error
-        return MaskedRemote(
+        return SecureRemoteFederation(
             post,
             names,
             terms,
             journal,
-            members=lambda kind: Members(self.ledgers.of(kind, cohort=True), {}),
+            members=lambda kind: Contributions(self.ledgers.of(kind, cohort=True), {}),
             threshold=self.config.engine.threshold,
             on_ask=record.ask,
         )

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedgram.engines.remote.collector import Policy
-from fedgram.engines.remote.site import Accept
+from fedgram.engines.remote.collector import Deadlines
+from fedgram.engines.remote.site import SitePolicy
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments import config as configuration
 from fedgram.experiments.config import Config, Data
@@ -19,7 +19,7 @@ NODES = "nodes.json"  # which node is which site, by their registered keys
 
 
 @dataclass(frozen=True, kw_only=True)
-class Federation(Policy):
+class FederationRules(Deadlines):
     """Who takes part, and when an exchange ends.
 
     Parameters
@@ -82,10 +82,10 @@ class SiteSettings:
     share: int | None = None
     grid: Grid = field(default_factory=Grid)
     features: Raw | None = None
-    accept: Accept = field(default_factory=Accept)
+    accept: SitePolicy = field(default_factory=SitePolicy)
 
 
-def read_federation(path: Path) -> tuple[Config, Federation]:
+def read_federation(path: Path) -> tuple[Config, FederationRules]:
     """Return the settings of a federation's server."""
     settings = configuration.read_toml(path)
     table = settings.pop("federation", {})
@@ -95,7 +95,7 @@ def read_federation(path: Path) -> tuple[Config, Federation]:
     for name in config.methods:
         if name.endswith(".py"):
             raise ConfigError(f"{path}: method {name!r} is a file; only fedgram's own run at sites")
-    federation: Federation = build(Federation, table, "federation")
+    federation: FederationRules = build(FederationRules, table, "federation")
     return config, federation
 
 
@@ -133,7 +133,7 @@ def read_site(path: Path) -> SiteSettings:
         share=share,
         grid=build(Grid, _table(settings, "grid", path), "grid"),
         features=build(Raw, raw, "features") if raw else None,
-        accept=build(Accept, _table(settings, "accept", path), "accept"),
+        accept=build(SitePolicy, _table(settings, "accept", path), "accept"),
     )
 
 

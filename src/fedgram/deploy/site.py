@@ -8,23 +8,23 @@ import numpy as np
 
 from fedgram.data.items import Columns, read_items
 from fedgram.data.partition import fixed_split
-from fedgram.data.sources import TEST, TRAIN, VALID, load
+from fedgram.data.sources import TEST, TRAIN, VALID, load_dataset
 from fedgram.deploy.settings import Raw, SiteSettings, found, plain_grid
-from fedgram.engines.remote.site import Accept, Office
+from fedgram.engines.remote.site import SiteEndpoint, SitePolicy
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments.config import Config
 from fedgram.features.backbones import find
 from fedgram.features.backbones.registry import DEFAULTS
 from fedgram.features.extract import Extraction
 from fedgram.federation.client import Site
-from fedgram.federation.federated_dataset import gridded, sites
+from fedgram.federation.federated_dataset import federate, gridded
 
 CACHE = "cache"
 
 
-def office(settings: SiteSettings) -> Office:
+def office(settings: SiteSettings) -> SiteEndpoint:
     """Return the office of a site."""
-    return Office(
+    return SiteEndpoint(
         settings.name,
         lambda: site_of(settings),
         grid=plain_grid(settings.grid),
@@ -33,21 +33,21 @@ def office(settings: SiteSettings) -> Office:
     )
 
 
-def simulated(config: Config, share: int, folder: Path) -> Office:
+def simulated(config: Config, share: int, folder: Path) -> SiteEndpoint:
     """Return the office of one of the clients that a data set is dealt to."""
-    everybody = sites(load(config.data.source), config.data, config.grid).members
+    everybody = federate(load_dataset(config.data.source), config.data, config.grid).members
     if not 0 <= share < len(everybody):
         raise ConfigError(
             f"node {share} has no share: the data are dealt to {len(everybody)} clients; use as "
             "many nodes"
         )
     site = everybody[share]
-    return Office(
+    return SiteEndpoint(
         site.id,
         lambda: site,
         grid=plain_grid(config.grid),
         folder=folder / site.id / CACHE,
-        accept=Accept(),
+        accept=SitePolicy(),
     )
 
 
@@ -56,9 +56,9 @@ def site_of(settings: SiteSettings) -> Site:
     source = settings.data.source
     if settings.features is not None:
         source = str(_extracted(settings.features, settings))
-    data = load(source)
+    data = load_dataset(source)
     if settings.share is not None:
-        members = sites(data, settings.data, settings.grid).members
+        members = federate(data, settings.data, settings.grid).members
         if settings.share >= len(members):
             raise ConfigError(f"share = {settings.share}: there are {len(members)} dealt clients")
         return members[settings.share]

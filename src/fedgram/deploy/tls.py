@@ -88,7 +88,7 @@ class Authority:
         """What sites need to know the server by."""
         return bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, hosts: Iterable[str], *, days: int = SERVER_DAYS) -> Issued:
+    def issue(self, hosts: Iterable[str], *, days: int = SERVER_DAYS) -> IssuedCertificate:
         """Return a new key and its certificate for a server that goes by these names.
 
         Parameters
@@ -120,11 +120,11 @@ class Authority:
         )
         certificate = built.sign(self.key, hashes.SHA384())
         shown = certificate.public_bytes(serialization.Encoding.PEM)
-        return Issued(certificate=shown, key=_private(key), until=until)
+        return IssuedCertificate(certificate=shown, key=_private(key), until=until)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Issued:
+class IssuedCertificate:
     """A server's certificate and private key, as PEM, and the last moment they are good for."""
 
     certificate: bytes
@@ -154,14 +154,14 @@ def node_pair(name: str) -> tuple[bytes, bytes]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class CertificateInfo:
     """What a server's certificate says: by which names it goes, and until when."""
 
     hosts: tuple[str, ...]
     until: datetime
 
     @classmethod
-    def load(cls, path: Path) -> Shown:
+    def load(cls, path: Path) -> CertificateInfo:
         """Return what a certificate file says."""
         try:
             certificate = x509.load_pem_x509_certificate(path.read_bytes())

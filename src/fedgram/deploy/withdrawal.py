@@ -19,12 +19,12 @@ from fedgram.core.statistics import Statistics
 from fedgram.deploy.folders import Project, SiteFolder
 from fedgram.deploy.settings import read_site
 from fedgram.deploy.site import site_of
-from fedgram.engines.remote.site import fingerprint, under
+from fedgram.engines.remote.site import fingerprint, relabel
 from fedgram.engines.remote.validation import require_possible
 from fedgram.errors import ConfigError, DataError, LedgerError, PrivacyError
 from fedgram.experiments.record import read_object
 from fedgram.federation.client import Client
-from fedgram.federation.method import make
+from fedgram.federation.method import create_method
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.folder import Ledgers
 from fedgram.ledger.ledger import COHORT, cohort
@@ -59,13 +59,13 @@ def withdraw(site: SiteFolder, method: str) -> Withdrawal:
             f"{settings.name}: the samples are others than those that were contributed; restore "
             "them, or ask the server to forget this site and to sum again"
         )
-    step = getattr(make(method, card["settings"]), "statistics", None)
+    step = getattr(create_method(method, card["settings"]), "statistics", None)
     if step is None:
         raise ConfigError(f"method {method!r} sends no statistics")
     client = Client(
         id=settings.name,
-        train=under(samples.train, classes),
-        valid=under(samples.valid, classes),
+        train=relabel(samples.train, classes),
+        valid=relabel(samples.valid, classes),
         reserve_valid=card["reserve_valid"],
     )
     unsigned = Withdrawal(client=settings.name, statistics=step(client, None))

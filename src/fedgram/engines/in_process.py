@@ -13,10 +13,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.engines.protocol import DROPOUT, SCORING, asked, client_rng, refusal, server_rng
+from fedgram.engines.protocol import (
+    DROPOUT,
+    SCORING,
+    client_rng,
+    refusal,
+    resolve_clients,
+    server_rng,
+)
 from fedgram.errors import ConfigError, DataError, at_client
 from fedgram.federation.client import Client, Site
-from fedgram.federation.protocol import Ask, Phase, Reply, Step, Total, delivery, step_name
+from fedgram.federation.protocol import Exchange, Phase, Reply, Step, Total, part_for, step_name
 from fedgram.runtime import flops
 
 Item = TypeVar("Item")
@@ -77,7 +84,7 @@ class InProcess:
         workers: int = 1,
         private: bool = False,
         dropout: float = 0.0,
-        on_ask: Callable[[Ask], None] | None = None,
+        on_ask: Callable[[Exchange], None] | None = None,
         on_reply: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self._sites: dict[str, Site] = {}
@@ -98,7 +105,7 @@ class InProcess:
         self._on_ask = on_ask
         self._on_reply = on_reply
         self._asked = 0
-        self.asks: list[Ask] = []
+        self.asks: list[Exchange] = []
 
     @property
     def clients(self) -> Sequence[str]:
@@ -139,11 +146,11 @@ class InProcess:
         sizes: dict[int, int] = {}  # clients often get the same part
 
         def at(name: str) -> Answer[Result]:
-            site, part = self._sites[name], delivery(shared, name)
+            site, part = self._sites[name], part_for(shared, name)
             if id(part) not in sizes:
                 sizes[id(part)] = _size(part)
             client = site.client(client_rng(self._seed, name, SCORING), frozen=True)
-            result, flops = worked(lambda: step(site, client, part))
+            result, flops = with_flops(lambda: step(site, client, part))
             return result, _size(result), sizes[id(part)], flops
 
         return self._exchange("score", step_name(step), self.clients, at)
@@ -151,9 +158,9 @@ class InProcess:
     def deliver(self, shared: Any, round_: int = 0) -> None:
         """Count one delivery of the final result to every client."""
         start = time.perf_counter()
-        parts = {id(part): part for part in (delivery(shared, name) for name in self.clients)}
+        parts = {id(part): part for part in (part_for(shared, name) for name in self.clients)}
         sizes = {key: _size(part) for key, part in parts.items()}  # often one part for all
-        down = sum(sizes[id(delivery(shared, name))] for name in self.clients)
+        down = sum(sizes[id(part_for(shared, name))] for name in self.clients)
         self._record("deliver", "deliver", len(self._sites), 0, down, start)
 
     def _ask(
@@ -165,14 +172,14 @@ class InProcess:
         if together is None:
 
             def at(name: str) -> Answer[Result]:
-                reply, flops = worked(lambda: step(client_at(name), broadcast))
+                reply, flops = with_flops(lambda: step(client_at(name), broadcast))
                 return reply, _size(reply), down, flops
 
             return self._exchange("train", step_name(step), names, at)
 
         def at_all(group: Sequence[str]) -> list[Answer[Result]]:
             members = [client_at(name) for name in group]
-            replies, flops = worked(lambda: together(members, broadcast))
+            replies, flops = with_flops(lambda: together(members, broadcast))
             # Of the operations only their sum is told.
             return [(r, _size(r), down, 0 if k else flops) for k, r in enumerate(replies)]
 
@@ -183,7 +190,7 @@ class InProcess:
         self, step: Step[Result], clients: Iterable[str] | None
     ) -> tuple[Sequence[str], Callable[[str], Client]]:
         """Begin an ask: return who is asked, and what makes the client that a step sees."""
-        names = asked(step, clients, self.clients)
+        names = resolve_clients(step, clients, self.clients)
         self._asked += 1
         number = self._asked
 
@@ -272,7 +279,7 @@ class InProcess:
         start: float,
         flops: int = 0,
     ) -> None:
-        ask = Ask(
+        ask = Exchange(
             step=step,
             phase=phase,
             clients=clients,
@@ -286,7 +293,7 @@ class InProcess:
             self._on_ask(ask)
 
 
-def worked(step: Callable[[], Result]) -> tuple[Result, int]:
+def with_flops(step: Callable[[], Result]) -> tuple[Result, int]:
     """Return what a step returns and its operations, which are taken off the server's count."""
     before = flops.total()
     result = step()

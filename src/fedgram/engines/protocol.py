@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedgram.errors import ConfigError, PrivacyError
-from fedgram.federation.protocol import Ask, Federation, step_name
-from fedgram.federation.scoring import Evaluated, Evaluation, Task
+from fedgram.federation.protocol import Exchange, Federation, step_name
+from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
 
 SCORING = 0  # asks are numbered from 1: scoring, however often, changes nothing in training
 SERVER, DROPOUT = 0x5E, 0xD0  # set the server's randomness apart from any client's
@@ -19,9 +19,9 @@ SERVER, DROPOUT = 0x5E, 0xD0  # set the server's randomness apart from any clien
 class Engine(Federation, Protocol):
     """A federation that can be scored too."""
 
-    asks: list[Ask]
+    asks: list[Exchange]
 
-    def evaluate(self, step: Task, shared: Any) -> Iterator[tuple[str, Evaluated | Evaluation]]:
+    def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore | ScoreSums]]:
         """Yield what scoring finds at each site, or the sum over all where only that is seen."""
 
     def deliver(self, shared: Any, round_: int) -> None:
@@ -39,7 +39,7 @@ def server_rng(seed: int, asked: int, purpose: int = SERVER) -> np.random.Genera
     return np.random.default_rng(np.random.SeedSequence([seed, asked, purpose]))
 
 
-def asked(
+def resolve_clients(
     step: Callable[..., Any], clients: Iterable[str] | None, members: Sequence[str]
 ) -> Sequence[str]:
     """Return which of the members are asked, sorted; there must be some, and no strangers."""

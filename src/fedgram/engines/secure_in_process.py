@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Literal
 
 from fedgram.core import codec
-from fedgram.engines.in_process import InProcess, worked
+from fedgram.engines.in_process import InProcess, with_flops
 from fedgram.errors import ConfigError
 from fedgram.federation.client import Site
 from fedgram.federation.protocol import Step, Total, step_name
-from fedgram.secure.messages import Masked, Parcel, Signer
+from fedgram.secure.messages import Masked, SealedShares, Signer
 from fedgram.secure.party import Party
 from fedgram.secure.server import TWO_THIRDS, Server
 
@@ -45,11 +45,11 @@ class Secure(InProcess):
 
     Examples
     --------
-    >>> from fedgram.checks.federations import dealt
+    >>> from fedgram.checks.federations import partitioned
     >>> from fedgram.core.statistics import Statistics
     >>> def statistics(client, broadcast):
     ...     return Statistics.of(client.train.features, client.train.labels)
-    >>> openly, securely = InProcess(dealt().members), Secure(dealt().members)
+    >>> openly, securely = InProcess(partitioned().members), Secure(partitioned().members)
     >>> openly.sum(statistics) == securely.sum(statistics)
     True
     >>> [ask.step for ask in securely.asks]
@@ -85,8 +85,8 @@ class Secure(InProcess):
             name: self._party(name, server.call, signer=self._signers.get(name)) for name in names
         }
 
-        def masked(name: str, parcel: Parcel) -> tuple[Masked, int]:
-            reply, flops = worked(lambda: step(client_at(name), broadcast))
+        def masked(name: str, parcel: SealedShares) -> tuple[Masked, int]:
+            reply, flops = with_flops(lambda: step(client_at(name), broadcast))
             return parties[name].masked(reply, parcel), flops
 
         names = self._without("keys", names)

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fedgram.data.plan import Plan
+from fedgram.data.plan import PartitionPlan
 from fedgram.errors import ConfigError
 from fedgram.experiments.record import Record
-from fedgram.experiments.runner import Result, Scoring, run
+from fedgram.experiments.runner import Result, ScoringSchedule, run
 from fedgram.features.grid import Grid
-from fedgram.federation.federated_dataset import Sites
-from fedgram.federation.method import Method, find, make, names, parameters
+from fedgram.federation.federated_dataset import FederatedDataset
+from fedgram.federation.method import Method, create_method, find_method, names, parameters
 from fedgram.federation.scoring import Metrics
 from fedgram.runtime.settings import build, propose
 
@@ -25,14 +25,14 @@ DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data(Plan):
+class Data(PartitionPlan):
     """Where the samples come from, and how they are dealt."""
 
     source: str = "digits"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class EngineConfig:
     """How the federation is carried.
 
     Parameters
@@ -80,28 +80,28 @@ class Config:
 
     data: Data = Data()
     grid: Grid = Grid()
-    engine: Engine = Engine()
+    engine: EngineConfig = EngineConfig()
     metrics: Metrics = Metrics()
-    scoring: Scoring = Scoring()
+    scoring: ScoringSchedule = ScoringSchedule()
     methods: tuple[str, ...] = DEFAULT_METHODS
     every: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def make(self, name: str) -> Method:
         """Return the method of this name with its settings, and those of every method."""
-        has = {parameter.name for parameter in parameters(find(name))}
+        has = {parameter.name for parameter in parameters(find_method(name))}
         common = {key: value for key, value in self.every.items() if key in has}
-        return make(name, {**common, **self.method.get(name, {})})
+        return create_method(name, {**common, **self.method.get(name, {})})
 
     def about(self, name: str) -> dict[str, Any]:
         """Return what the record of a run of this method says of it."""
         parameters = asdict(self.make(name))  # type: ignore[call-overload]
-        return {"method": name, "parameters": parameters, "config": self.plain()}
+        return {"method": name, "parameters": parameters, "config": self.to_dict()}
 
     def run(
         self,
         name: str,
-        everybody: Sites,
+        everybody: FederatedDataset,
         *,
         record: Record,
         on_reply: OnReply | None = None,
@@ -124,7 +124,7 @@ class Config:
             on_round=on_round,
         )
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the settings as they would stand in a TOML file."""
         return {
             "version": VERSION,
@@ -155,9 +155,9 @@ def read(settings: Mapping[str, Any]) -> Config:
     tables = {
         "data": Data,
         "grid": Grid,
-        "engine": Engine,
+        "engine": EngineConfig,
         "metrics": Metrics,
-        "scoring": Scoring,
+        "scoring": ScoringSchedule,
     }
     values = {**settings, "grid": {"bits": grid} if isinstance(grid, str | int) else grid}
     built = {
@@ -173,7 +173,7 @@ def read(settings: Mapping[str, Any]) -> Config:
     every = _table(settings.get("every", {}), "every")
     config = Config(**built, methods=tuple(dict.fromkeys(methods)), every=every, method=method)
     for key in every:
-        has = sorted({p.name for name in names() for p in parameters(find(name))})
+        has = sorted({p.name for name in names() for p in parameters(find_method(name))})
         if key not in has:
             raise ConfigError(f"every.{key} is a parameter of no method; {propose(key, has)}")
     for name in {*config.methods, *config.method}:

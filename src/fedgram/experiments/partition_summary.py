@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram.core.samples import Integers, Samples
-from fedgram.data.partition import Share
+from fedgram.data.partition import ClientIndices
 from fedgram.data.sources import Dataset
-from fedgram.federation.federated_dataset import Sites
+from fedgram.federation.federated_dataset import FederatedDataset
 
 FORMAT = 1
 Part = Literal["train", "valid", "test"]
@@ -36,18 +36,18 @@ class ClientCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dealt:
+class PartitionSummary:
     """Everybody's samples, by class: what a partition looks like.
 
     Class counts tell what a client has. A federation that hides that has none.
 
     Examples
     --------
-    >>> from fedgram.data.partition import deal
-    >>> from fedgram.data.plan import Plan
-    >>> from fedgram.data.sources import load
-    >>> digits = load("digits")
-    >>> dealt = shares_dealt(digits, deal(digits, Plan(clients=5, partition="shards")))
+    >>> from fedgram.data.partition import partition
+    >>> from fedgram.data.plan import PartitionPlan
+    >>> from fedgram.data.sources import load_dataset
+    >>> digits, plan = load_dataset("digits"), PartitionPlan(clients=5, partition="shards")
+    >>> dealt = summary_of_indices(digits, partition(digits, plan))
     >>> dealt.clients[0].client, dealt.clients[0].train
     ('c0', (0, 0, 0, 135, 1, 134, 0, 0, 0, 0))
     >>> dealt.summary()["train"]
@@ -57,14 +57,14 @@ class Dealt:
     classes: tuple[str, ...]
     clients: tuple[ClientCounts, ...]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the counts as plain numbers and texts, for JSON."""
         clients = [{**asdict(c), **_listed(c)} for c in self.clients]
         return {"format": FORMAT, "classes": list(self.classes), "clients": clients}
 
     @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> Dealt:
-        """Return the counts that `plain` gave; what is none raises ValueError."""
+    def read(cls, plain: Mapping[str, Any]) -> PartitionSummary:
+        """Return the counts that `to_dict` gave; what is none raises ValueError."""
         if plain.get("format") != FORMAT:
             raise ValueError(f"it is of format {plain.get('format')}, this fedgram reads {FORMAT}")
         try:
@@ -86,7 +86,7 @@ class Dealt:
         return {**told, "classes": _spread([client.classes for client in self.clients])}
 
 
-def shares_dealt(data: Dataset, shares: Iterable[Share]) -> Dealt:
+def summary_of_indices(data: Dataset, shares: Iterable[ClientIndices]) -> PartitionSummary:
     """Count the classes of every client's share of a data set."""
 
     def counted(indices: Integers) -> Counts:
@@ -102,10 +102,10 @@ def shares_dealt(data: Dataset, shares: Iterable[Share]) -> Dealt:
         )
         for share in shares
     ]
-    return Dealt(classes=data.classes, clients=tuple(clients))
+    return PartitionSummary(classes=data.classes, clients=tuple(clients))
 
 
-def sites_dealt(sites: Sites) -> Dealt:
+def summary_of(sites: FederatedDataset) -> PartitionSummary:
     """Count the classes of every site's samples, whatever list of classes each goes by."""
     everybody = [(site, False) for site in sites.members] + [(site, True) for site in sites.holdout]
     lists = (
@@ -114,7 +114,7 @@ def sites_dealt(sites: Sites) -> Dealt:
     classes = tuple(dict.fromkeys(name for names in lists for name in names))
 
     def counted(samples: Samples) -> Counts:
-        return _counted(samples.labels.under(classes).codes, len(classes))
+        return _counted(samples.labels.relabel(classes).codes, len(classes))
 
     clients = [
         ClientCounts(
@@ -126,7 +126,9 @@ def sites_dealt(sites: Sites) -> Dealt:
         )
         for site, holdout in everybody
     ]
-    return Dealt(classes=classes, clients=tuple(sorted(clients, key=lambda client: client.client)))
+    return PartitionSummary(
+        classes=classes, clients=tuple(sorted(clients, key=lambda client: client.client))
+    )
 
 
 def _counted(codes: Integers, classes: int) -> Counts:

@@ -9,10 +9,10 @@ from typing import Any
 from fedgram.errors import DataError
 from fedgram.experiments.gains import who_gains
 from fedgram.experiments.record import FORMAT, read_lines, read_object
-from fedgram.federation.protocol import Ask
+from fedgram.federation.protocol import Exchange
 
 
-def runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
+def read_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
     """Return the results of the runs in these folders, or in folders right below them.
 
     A run that was interrupted before anything was scored is an error where it is asked for by
@@ -66,7 +66,7 @@ def _result(folder: Path) -> dict[str, Any]:
     chosen = max(members, key=lambda number: (members[number].get("valid") or 0.0, -number))
     if members[chosen].get("valid") is None:
         chosen = last
-    asks = [Ask(**line) for line in read_lines(folder / "asks.jsonl")]
+    asks = [Exchange(**line) for line in read_lines(folder / "asks.jsonl")]
     return {
         "run": str(folder),
         "method": _name(about["method"]),

@@ -27,7 +27,7 @@ from fedgram.core import codec
 from fedgram.core.solve import THREADS
 from fedgram.errors import DataError
 from fedgram.federation.method import Published
-from fedgram.federation.protocol import Ask
+from fedgram.federation.protocol import Exchange
 from fedgram.runtime import files
 from fedgram.runtime.files import cannot_write
 
@@ -74,7 +74,7 @@ class Record:
         if self._folder is not None:
             files.write(self._folder / "partition.json", json.dumps(dealt) + "\n")
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: Exchange) -> None:
         """Record an exchange."""
         self._append("asks.jsonl", asdict(ask))
 

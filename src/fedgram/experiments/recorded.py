@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.errors import DataError
-from fedgram.experiments.partition_summary import Dealt
-from fedgram.experiments.reader import runs
+from fedgram.experiments.partition_summary import PartitionSummary
+from fedgram.experiments.reader import read_runs
 from fedgram.experiments.record import read_lines, read_object
 
 Plain = Mapping[str, Any]
@@ -70,7 +70,7 @@ class Run:
     held_out: tuple[Score, ...]
     holdout: Plain | None
     exchanges: tuple[Plain, ...]
-    dealt: Dealt | None
+    dealt: PartitionSummary | None
 
     def table(self, name: str) -> Plain:
         """Return one of the tables of the configuration; an empty one where it has none."""
@@ -80,7 +80,7 @@ class Run:
 
 def read(folders: Iterable[Path]) -> list[Run]:
     """Return the runs in these folders, or right below them, each of them once."""
-    found = {str(Path(result["run"]).resolve()): result for result in runs(folders)}
+    found = {str(Path(result["run"]).resolve()): result for result in read_runs(folders)}
     return [_readable(result) for result in found.values()]
 
 
@@ -117,7 +117,7 @@ def _run(result: Plain) -> Run:
         held_out=_scores(scores, "holdout", chosen),
         holdout=result["holdout"],
         exchanges=tuple(read_lines(folder / "asks.jsonl")),
-        dealt=Dealt.read(read_object(partition)) if partition.is_file() else None,
+        dealt=PartitionSummary.read(read_object(partition)) if partition.is_file() else None,
     )
 
 

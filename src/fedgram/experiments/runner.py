@@ -11,20 +11,20 @@ from typing import Any
 from fedgram.engines.in_process import InProcess
 from fedgram.engines.protocol import Engine
 from fedgram.errors import ConfigError
-from fedgram.experiments.partition_summary import sites_dealt
+from fedgram.experiments.partition_summary import summary_of
 from fedgram.experiments.record import Record
 from fedgram.experiments.scores import Scored, Scorer, Scores
 from fedgram.federation.client import Site
-from fedgram.federation.federated_dataset import Sites
+from fedgram.federation.federated_dataset import FederatedDataset
 from fedgram.federation.method import Method, Published
-from fedgram.federation.protocol import Ask
+from fedgram.federation.protocol import Exchange
 from fedgram.federation.scoring import Metrics
 from fedgram.models.linear import Predictor
 from fedgram.runtime import flops
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scoring:
+class ScoringSchedule:
     """Which rounds are scored, and when to stop.
 
     The last round is always scored. Where validation samples are kept for choices, the round that
@@ -54,10 +54,10 @@ class Result:
 
     Examples
     --------
-    >>> from fedgram.data.sources import load
-    >>> from fedgram.federation.federated_dataset import sites
+    >>> from fedgram.data.sources import load_dataset
+    >>> from fedgram.federation.federated_dataset import federate
     >>> from fedgram.methods.local import Local
-    >>> result = run(Local(), sites(load("digits")))
+    >>> result = run(Local(), federate(load_dataset("digits")))
     >>> result.method, result.rounds, result.shared_digest, len(result.models)
     ('local', 1, None, 20)
     """
@@ -67,7 +67,7 @@ class Result:
     last: Scored
     models: dict[str, Predictor]
     holdout: Scores | None
-    asks: list[Ask]
+    asks: list[Exchange]
 
     @property
     def rounds(self) -> int:
@@ -99,21 +99,21 @@ class Result:
         """Digest of the set of models; None where no server may know of single ones."""
         return self.scores.model_digest
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the result as plain numbers and texts, for JSON."""
         return {
             "method": self.method,
             "rounds": self.rounds,
             "chosen": self.chosen.round,
-            **self.scores.plain(),
-            "last": self.last.scores.plain(),
-            "holdout": self.holdout.plain() if self.holdout else None,
+            **self.scores.to_dict(),
+            "last": self.last.scores.to_dict(),
+            "holdout": self.holdout.to_dict() if self.holdout else None,
         }
 
 
 def run(
     method: Method,
-    sites: Sites,
+    sites: FederatedDataset,
     *,
     name: str | None = None,
     seed: int = 0,
@@ -122,7 +122,7 @@ def run(
     dropout: float = 0.0,
     threshold: float | None = None,
     metrics: Metrics = Metrics(),
-    scoring: Scoring = Scoring(),
+    scoring: ScoringSchedule = ScoringSchedule(),
     record: Record | None = None,
     on_reply: Callable[[str, int, int], None] | None = None,
     on_round: Callable[[int], None] | None = None,
@@ -134,10 +134,10 @@ def run(
 
     Examples
     --------
-    >>> from fedgram.data.sources import load
-    >>> from fedgram.federation.federated_dataset import sites
+    >>> from fedgram.data.sources import load_dataset
+    >>> from fedgram.federation.federated_dataset import federate
     >>> from fedgram.methods.afl import AFL
-    >>> result = run(AFL(), sites(load("digits")))
+    >>> result = run(AFL(), federate(load_dataset("digits")))
     >>> round(result.accuracy["sample_mean"], 2)
     0.94
     """
@@ -145,7 +145,7 @@ def run(
     if not sites.members:
         raise ConfigError("there is nobody to federate: give at least one member")
     if not private and threshold is None:  # class counts are nothing that sums tell
-        record.partition(sites_dealt(sites).plain())
+        record.partition(summary_of(sites).to_dict())
 
     carrier = partial(InProcess, private=private) if threshold is None else _secure(threshold)
 
@@ -161,7 +161,7 @@ def run(
 
     kept_valid = keeps_valid(method) or sites.reserves_valid
     scorer = Scorer(method, sites.test, metrics, kept_valid=kept_valid)
-    return conduct(
+    return run_on(
         method,
         federate(sites.members),
         scorer,
@@ -178,14 +178,14 @@ def keeps_valid(method: Method) -> bool:
     return bool(getattr(method, "keeps_valid", False))
 
 
-def conduct(
+def run_on(
     method: Method,
     engine: Engine,
     scorer: Scorer,
     *,
     name: str | None = None,
     late: Engine | None = None,
-    scoring: Scoring = Scoring(),
+    scoring: ScoringSchedule = ScoringSchedule(),
     record: Record,
     on_round: Callable[[int], None] | None = None,
 ) -> Result:
@@ -193,7 +193,7 @@ def conduct(
 
     Clients of `late` take no part in training, and get a model of their own afterwards.
     """
-    course = _Course(engine, scorer, record, scoring)
+    course = _RoundLoop(engine, scorer, record, scoring)
     course.follow(method, on_round)
     chosen, last = course.finish()
     holdout, models = None, chosen.models
@@ -201,7 +201,7 @@ def conduct(
         scored = scorer.score(late, chosen.round, chosen.shared)
         holdout, models = scorer.whole(scored).scores, {**models, **scored.models}
         record.scores(
-            chosen.round, "holdout", [asdict(row) for row in holdout.rows], holdout.plain()
+            chosen.round, "holdout", [asdict(row) for row in holdout.rows], holdout.to_dict()
         )
     settings = asdict(method)  # type: ignore[call-overload]
     published = Published(method=name or "", settings=settings, shared=chosen.shared)
@@ -226,10 +226,12 @@ def _secure(threshold: float) -> Callable[..., InProcess]:
     return partial(Secure, threshold=threshold)
 
 
-class _Course:
+class _RoundLoop:
     """The rounds of a run as they come: scored when due, the best kept."""
 
-    def __init__(self, engine: Engine, scorer: Scorer, record: Record, scoring: Scoring) -> None:
+    def __init__(
+        self, engine: Engine, scorer: Scorer, record: Record, scoring: ScoringSchedule
+    ) -> None:
         self._engine = engine
         self._scorer = scorer
         self._record = record
@@ -276,7 +278,9 @@ class _Course:
             flops=self._flops + clients,
         )
         scores = scored.scores
-        self._record.scores(round_, "members", [asdict(row) for row in scores.rows], scores.plain())
+        self._record.scores(
+            round_, "members", [asdict(row) for row in scores.rows], scores.to_dict()
+        )
         self._last = scored
         if scores.valid is None:
             return
@@ -287,5 +291,5 @@ class _Course:
     def _whole(self, scored: Scored) -> Scored:
         """Say again what is now known in full: the last word on a round counts."""
         final = self._scorer.whole(scored)
-        self._record.scores(final.round, "members", [], final.scores.plain())
+        self._record.scores(final.round, "members", [], final.scores.to_dict())
         return final

@@ -13,14 +13,14 @@ from fedgram.core.samples import Samples
 from fedgram.core.statistics import Tally, worst_decile
 from fedgram.engines.protocol import Engine
 from fedgram.federation.method import Method, shared_digest
-from fedgram.federation.protocol import Settled, settled, traffic
-from fedgram.federation.scoring import Evaluation, Metrics, Task
+from fedgram.federation.protocol import Tuned, traffic, tuned_settings
+from fedgram.federation.scoring import Metrics, ScoreSums, ScoreTask
 from fedgram.models.linear import Predictor, predict
-from fedgram.training.pilots import Search
+from fedgram.training.pilots import RateSearch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ClientScore:
     """What is known of one client after scoring; only where the server may see individuals."""
 
     client: str
@@ -60,7 +60,7 @@ class Scores:
 
     tally: Tally
     valid: Tally | None
-    rows: list[Row]
+    rows: list[ClientScore]
     seconds: float
     flops: int
     bytes: dict[str, int]
@@ -68,8 +68,8 @@ class Scores:
     model_digest: str | None
     metrics: Metrics
     whole: bool = False
-    settled: Settled | None = None
-    search: Search | None = None
+    settled: Tuned | None = None
+    search: RateSearch | None = None
 
     @property
     def accuracy(self) -> dict[str, float]:
@@ -88,7 +88,7 @@ class Scores:
         """Accuracy over all validation samples; not a number where there are none."""
         return self.valid.sample_mean if self.valid else nan
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the scores as plain numbers and texts, for JSON."""
         return {
             "accuracy": {k: _number(v) for k, v in self.accuracy.items()},
@@ -96,14 +96,14 @@ class Scores:
             "auroc": _number(self.tally.auroc),
             "class_accuracy": self._class_accuracy(),
             "clients": self.tally.clients,
-            "untested_clients": self.tally.untested,
+            "untested_clients": self.tally.clients_without_test,
             "seconds": self.seconds,
             "flops": self.flops,
             "bytes": self.bytes,
             "shared_digest": self.shared_digest,
             "model_digest": self.model_digest,
-            "settled": self.settled.plain() if self.settled else None,
-            "rate_search": self.search.plain() if self.search else None,
+            "settled": self.settled.to_dict() if self.settled else None,
+            "rate_search": self.search.to_dict() if self.search else None,
         }
 
     def by_client(self) -> dict[str, float]:
@@ -148,7 +148,7 @@ class Scorer:
         self._metrics = metrics
         self._kept_valid = kept_valid
         # Every model is tried on everybody's samples: lift them once.
-        self._test = test.remembering() if test is not None and metrics.whole else None
+        self._test = test.with_cache() if test is not None and metrics.whole else None
 
     def score(
         self,
@@ -162,7 +162,7 @@ class Scorer:
     ) -> Scored:
         """Personalize and score at every site; add to the time and work of fitting so far."""
         models: dict[str, Predictor] = {}
-        task = Task(
+        task = ScoreTask(
             method=self._method,
             metrics=self._metrics,
             kept_valid=self._kept_valid,
@@ -170,9 +170,9 @@ class Scorer:
             best=best,
             keep=models.__setitem__,
         )
-        total, rows = Evaluation.zero(), []
+        total, rows = ScoreSums.zero(), []
         for name, found in engine.evaluate(task, shared):
-            if isinstance(found, Evaluation):  # already a sum over all
+            if isinstance(found, ScoreSums):  # already a sum over all
                 total = total + found
                 continue
             total = total + found.sums
@@ -187,7 +187,7 @@ class Scorer:
             shared_digest=shared_digest(self._method, shared),
             model_digest=codec.digest(sorted({row.model_digest for row in rows})) if rows else None,
             metrics=self._metrics,
-            settled=settled(shared),
+            settled=tuned_settings(shared),
             search=getattr(shared, "search", None),
         )
         return Scored(round=round_, shared=shared, models=models, scores=scores)
@@ -204,15 +204,15 @@ class Scorer:
                 right = predict(model, self._test.features) == self._test.labels.codes
                 share = float(np.mean(right)) if len(right) else 0.0
                 found[digest] = Tally.of(
-                    np.zeros(0), self._test.labels.take(slice(0)), everywhere=share
+                    np.zeros(0), self._test.labels.take(slice(0)), global_accuracy=share
                 )
             total = total + found[digest]
-        tally = replace(scored.scores.tally, everywhere=total.everywhere)
+        tally = replace(scored.scores.tally, global_accuracy_sum=total.global_accuracy_sum)
         return replace(scored, scores=replace(scored.scores, tally=tally, whole=True))
 
 
-def _row(name: str, sums: Evaluation, model_digest: str) -> Row:
-    return Row(
+def _row(name: str, sums: ScoreSums, model_digest: str) -> ClientScore:
+    return ClientScore(
         client=name,
         samples=sums.tally.samples,
         correct=sums.tally.correct,

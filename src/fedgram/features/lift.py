@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import erf
 
 from fedgram.core.codec import register
-from fedgram.core.exact import product
+from fedgram.core.exact import exact_matmul
 from fedgram.core.samples import Array, Features, Floats, Integers, Space
 from fedgram.errors import ConfigError
 from fedgram.features.grid import bias
@@ -80,11 +80,11 @@ class Lift:
         """Return the lifted features."""
         if not self.width:
             return features
-        if features.memo is not None and self in features.memo:
-            return features.memo[self]
+        if features.cache is not None and self in features.cache:
+            return features.cache[self]
         lifted = self._lifted(features)
-        if features.memo is not None:
-            features.memo[self] = lifted
+        if features.cache is not None:
+            features.cache[self] = lifted
         return lifted
 
     def space(self, inputs: Space) -> Space:
@@ -122,7 +122,7 @@ class Lift:
         middle = len(table) // 2
 
         def activate(values: Array, signs: Array) -> Array:
-            projected = product(values, signs, inputs.bound)
+            projected = exact_matmul(values, signs, inputs.bound)
             projected += middle
             return table.take(projected.astype(np.int64), mode="clip")  # the ends are the clip
 

@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.exact import product
+from fedgram.core.exact import exact_matmul
 from fedgram.core.samples import Array, Features, Floats, Space
-from fedgram.core.solve import steady
+from fedgram.core.solve import single_threaded_blas
 from fedgram.features.lift import Lift
 
 SOLVED_BITS = 12  # of a solved matrix, sign included
@@ -87,10 +87,12 @@ class Block:
         bound = lifted.space.bound
         if bound:
             down, up = _longest(self.down), _longest(self.up)
-            inner = product(lifted.values, self.down, bound, longest=down)
-            mixed = product(inner, self.up, bound * down, longest=up).astype(np.float64, copy=False)
+            inner = exact_matmul(lifted.values, self.down, bound, longest=down)
+            mixed = exact_matmul(inner, self.up, bound * down, longest=up).astype(
+                np.float64, copy=False
+            )
         else:
-            with steady():
+            with single_threaded_blas():
                 mixed = lifted.values @ self.down.astype(np.float64) @ self.up.astype(np.float64)
         return np.ldexp(mixed, -self.places)
 
@@ -126,17 +128,17 @@ class Residual:
 
         Only those of the greatest depth are kept, from which the next depth is one block away.
         """
-        memo = features.memo
+        memo = features.cache
         if memo is None:
-            return self.onwards(features)
+            return self.apply_from(features)
         if self.space not in memo:
             known = [memo[space] for space in self._spaces if space in memo]
-            memo[self.space] = replace(self.onwards(features, *known[-1:]), memo={})
+            memo[self.space] = replace(self.apply_from(features, *known[-1:]), cache={})
             for shallow in known:
                 memo.pop(shallow.space, None)
         return memo[self.space]
 
-    def onwards(self, features: Features, kept: Features | None = None) -> Features:
+    def apply_from(self, features: Features, kept: Features | None = None) -> Features:
         """Return the deep features; those `kept` from a lesser depth are gone on from."""
         spaces = self._spaces
         done = spaces.index(kept.space) if kept is not None and kept.space in spaces else None
@@ -163,20 +165,20 @@ class Residual:
         return spaces
 
 
-def beside(features: Features, lift: Lift) -> Features:
+def concat(features: Features, lift: Lift) -> Features:
     """Return features and random features of them, side by side.
 
     Examples
     --------
     >>> rows = Features(np.array([[3, 4]], dtype=np.int16), Space(width=2, bound=127))
-    >>> beside(rows, Lift(width=1, activation="relu")).values.shape
+    >>> concat(rows, Lift(width=1, activation="relu")).values.shape
     (1, 4)
     """
     lifted = lift(features)
-    return Features(np.hstack([features.values, lifted.values]), beside_space(features.space, lift))
+    return Features(np.hstack([features.values, lifted.values]), concat_space(features.space, lift))
 
 
-def beside_space(inputs: Space, lift: Lift) -> Space:
+def concat_space(inputs: Space, lift: Lift) -> Space:
     """Return the space of features with random features of them."""
     lifted = lift.space(inputs)
     return replace(

@@ -58,8 +58,8 @@ def rows(schema: Schema, table: Table, grid: Grid) -> Array:
 
     Examples
     --------
-    >>> from fedgram.data.tabular.columns import Number
-    >>> age = {"age": Number(mean=60.0, deviation=10.0)}
+    >>> from fedgram.data.tabular.columns import NumberColumn
+    >>> age = {"age": NumberColumn(mean=60.0, deviation=10.0)}
     >>> schema = Schema(label="outcome", classes=("no", "yes"), columns=age)
     >>> rows(schema, Table(name="a.csv", columns={"age": [60, 70, 80]}), Grid()).ravel()
     array([ 0, 21, 27], dtype=int8)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.core.samples import Labels, Samples, concatenate
-from fedgram.data.partition import deal
-from fedgram.data.plan import Plan
+from fedgram.data.partition import partition
+from fedgram.data.plan import PartitionPlan
 from fedgram.data.sources import Dataset
 from fedgram.errors import DataError, RowError
 from fedgram.features.grid import Grid
@@ -16,13 +16,13 @@ from fedgram.federation.client import Site
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Sites:
+class FederatedDataset:
     """The members of a federation, the clients held out of it, and everybody's test samples.
 
     Examples
     --------
-    >>> from fedgram.data.sources import load
-    >>> [site.id for site in sites(load("digits"), Plan(clients=3)).members]
+    >>> from fedgram.data.sources import load_dataset
+    >>> [site.id for site in federate(load_dataset("digits"), PartitionPlan(clients=3)).members]
     ['c0', 'c1', 'c2']
     """
 
@@ -61,21 +61,23 @@ def gridded(data: Dataset, grid: Grid) -> Samples:
     return Samples(features, Labels(data.y, data.classes))
 
 
-def sites(data: Dataset, plan: Plan | None = None, grid: Grid | None = None) -> Sites:
+def federate(
+    data: Dataset, plan: PartitionPlan | None = None, grid: Grid | None = None
+) -> FederatedDataset:
     """Put the data on the grid and deal them to sites.
 
     Examples
     --------
-    >>> from fedgram.data.sources import load
-    >>> everybody = sites(load("digits"), Plan(clients=4, holdout_clients=1))
+    >>> from fedgram.data.sources import load_dataset
+    >>> everybody = federate(load_dataset("digits"), PartitionPlan(clients=4, holdout_clients=1))
     >>> len(everybody.members), len(everybody.holdout), len(everybody.test)
     (3, 1, 450)
     """
-    plan = plan or Plan()
+    plan = plan or PartitionPlan()
     everything = gridded(data, grid or Grid())
     members: list[Site] = []
     holdout: list[Site] = []
-    for share in deal(data, plan):
+    for share in partition(data, plan):
         site = Site(
             id=share.id,
             train=everything.take(share.train),
@@ -85,4 +87,4 @@ def sites(data: Dataset, plan: Plan | None = None, grid: Grid | None = None) -> 
         )
         (holdout if share.holdout else members).append(site)
     tests = [site.test for site in (*members, *holdout)]
-    return Sites(members=members, holdout=holdout, test=concatenate(tests))
+    return FederatedDataset(members=members, holdout=holdout, test=concatenate(tests))

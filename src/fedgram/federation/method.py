@@ -57,14 +57,14 @@ def names() -> list[str]:
     return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
 
 
-def find(name: str) -> type[Method]:
+def find_method(name: str) -> type[Method]:
     """Return the method of this name, or the one in this ``.py`` file.
 
     Examples
     --------
-    >>> find("afl").__name__
+    >>> find_method("afl").__name__
     'AFL'
-    >>> find("alf")
+    >>> find_method("alf")
     Traceback (most recent call last):
     ...
     fedgram.errors.ConfigError: method 'alf' is not known; did you mean 'afl'?
@@ -76,15 +76,15 @@ def find(name: str) -> type[Method]:
     return _only_method(importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}"))
 
 
-def make(name: str, settings: Mapping[str, Any] | None = None) -> Method:
+def create_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     """Return a method with some of its parameters set; wrong ones are refused by name.
 
     Examples
     --------
-    >>> make("afl", {"ridge": 3, "lift": {"width": 16}})
+    >>> create_method("afl", {"ridge": 3, "lift": {"width": 16}})
     AFL(ridge=3.0, lift=Lift(width=16, activation='relu', seed=0))
     """
-    built: Method = build(find(name), settings or {}, f"method.{name}")
+    built: Method = build(find_method(name), settings or {}, f"method.{name}")
     return built
 
 
@@ -116,7 +116,7 @@ class Published:
 
     def make(self, changes: Mapping[str, Any]) -> Method:
         """Return the method, with some of its parameters changed."""
-        return make(self.method, {**self.settings, **changes})
+        return create_method(self.method, {**self.settings, **changes})
 
 
 def parameters(kind: type[Any]) -> list[Parameter]:

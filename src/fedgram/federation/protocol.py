@@ -58,7 +58,7 @@ class Federation(Protocol):
         """
 
 
-def shelved(federation: Federation, step: Step[Total], shelf: codec.Shelf) -> Total:
+def gather_to_disk(federation: Federation, step: Step[Total], shelf: codec.DiskStore) -> Total:
     """Gather replies, put each on a shelf and return their total: one is in memory at a time."""
     replies = federation.gather(step)
     client, total = next(replies)
@@ -75,7 +75,7 @@ def step_name(step: Callable[..., Any]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class Exchange:
     """One exchange with some of the clients, as it is recorded.
 
     Bytes are those of the encoded payloads, and operations those counted at the clients, both
@@ -91,14 +91,14 @@ class Ask:
     flops: int = 0
 
 
-def traffic(asks: Iterable[Ask]) -> dict[str, int]:
+def traffic(asks: Iterable[Exchange]) -> dict[str, int]:
     """Return bytes up and down of training and delivery, mean per client of the federation.
 
     A client that is not asked neither sends nor gets anything: it counts as zero.
 
     Examples
     --------
-    >>> ask = Ask(step="s", phase="train", clients=2, bytes_up=10, bytes_down=4, seconds=0.0)
+    >>> ask = Exchange(step="s", phase="train", clients=2, bytes_up=10, bytes_down=4, seconds=0.0)
     >>> traffic([ask, ask])
     {'up': 10, 'down': 4}
     """
@@ -112,7 +112,7 @@ def traffic(asks: Iterable[Ask]) -> dict[str, int]:
 
 @codec.register("Tailored/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Tailored:
+class PerClient:
     """A shared result of which each client is sent its own part only.
 
     Parameters
@@ -131,9 +131,9 @@ class Tailored:
         return provenance(self.common)
 
 
-@codec.register("Settled/1")
+@codec.register("Settled/1", fields={"description": "told", "left_out_accuracy": "reasons"})
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Settled:
+class Tuned:
     """What is shared, with the settings that were chosen for everybody.
 
     Parameters
@@ -142,9 +142,9 @@ class Settled:
         What a method with these settings shares.
     setting
         The chosen ones, by name.
-    told
+    description
         The same in words.
-    reasons
+    left_out_accuracy
         What speaks for them: accuracy on samples that were left out, of them and of others.
     invariant
         Whether the settings are the same however samples are spread over clients.
@@ -154,8 +154,8 @@ class Settled:
 
     shared: Any
     setting: dict[str, Any]
-    told: str = ""
-    reasons: dict[str, float] = field(default_factory=dict)
+    description: str = ""
+    left_out_accuracy: dict[str, float] = field(default_factory=dict)
     invariant: bool = False
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -163,32 +163,32 @@ class Settled:
         """Digest of what is shared and of the settings."""
         return codec.digest({"shared": provenance(self.shared), "setting": self.setting})
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the choice and its reasons as plain numbers and texts, for JSON."""
         return {
             "setting": self.setting,
-            "told": self.told,
-            "reasons": self.reasons,
+            "told": self.description,
+            "reasons": self.left_out_accuracy,
             "notes": self.notes,
         }
 
 
-def settled(shared: Any) -> Settled | None:
+def tuned_settings(shared: Any) -> Tuned | None:
     """Return what was chosen for everybody, None where nothing was."""
-    common = shared.common if isinstance(shared, Tailored) else shared
-    return common if isinstance(common, Settled) else None
+    common = shared.common if isinstance(shared, PerClient) else shared
+    return common if isinstance(common, Tuned) else None
 
 
-def unsettled(shared: Any, **given: Any) -> tuple[Any, dict[str, Any]]:
+def unwrap(shared: Any, **given: Any) -> tuple[Any, dict[str, Any]]:
     """Return what is shared and the settings: those chosen for everybody, else the given ones."""
-    if isinstance(shared, Settled):
+    if isinstance(shared, Tuned):
         return shared.shared, {**given, **shared.setting}
     return shared, given
 
 
-def delivery(shared: Any, client: str) -> Any:
+def part_for(shared: Any, client: str) -> Any:
     """Return what one client is sent of a shared result."""
-    return shared.own.get(client, shared.common) if isinstance(shared, Tailored) else shared
+    return shared.own.get(client, shared.common) if isinstance(shared, PerClient) else shared
 
 
 def provenance(shared: Any) -> str:

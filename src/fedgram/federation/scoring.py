@@ -40,7 +40,7 @@ class Metrics:
 
 @codec.register("Evaluation/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Evaluation(Additive):
+class ScoreSums(Additive):
     """What scoring at a site adds up to, in integers, so that it survives a secure sum.
 
     Parameters
@@ -59,15 +59,15 @@ class Evaluation(Additive):
 
 @codec.register("Evaluated/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Evaluated:
+class SiteScore:
     """What a server that may see individuals is told of one site."""
 
-    sums: Evaluation
+    sums: ScoreSums
     model_digest: str
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Task:
+class ScoreTask:
     """Personalize and score at a site.
 
     Parameters
@@ -91,7 +91,7 @@ class Task:
     best: int = 0
     keep: Callable[[str, Predictor], None] | None = None
 
-    def __call__(self, site: Site, client: Client, shared: object) -> Evaluated:
+    def __call__(self, site: Site, client: Client, shared: object) -> SiteScore:
         start, before = time.perf_counter(), flops.total()
         model = self.method.personalize(client, shared)
         seconds, operations = time.perf_counter() - start, flops.total() - before
@@ -100,8 +100,8 @@ class Task:
         scores, truth = model(site.test.features), site.test.labels
         auroc = macro_auroc(scores, truth.codes) if self.metrics.auroc else None
         valid = site.valid if self.kept_valid else site.valid.take([])
-        return Evaluated(
-            sums=Evaluation(
+        return SiteScore(
+            sums=ScoreSums(
                 tally=Tally.of(scores.argmax(axis=1), truth, auroc=auroc),
                 valid=Tally.of(predict(model, valid.features), valid.labels),
                 microseconds=round(seconds * 1e6),

@@ -10,25 +10,25 @@ import scipy.linalg
 
 from fedgram.core.exact import EXACT_UP_TO, FLOAT32
 from fedgram.core.samples import Floats
-from fedgram.core.solve import square, steady
+from fedgram.core.solve import single_threaded_blas, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import SolveError
 from fedgram.features.grid import bias
 from fedgram.features.lift import signs_of
-from fedgram.layerwise.stack import GRID, Solved
+from fedgram.layerwise.stack import GRID, SolvedLayer
 from fedgram.models.architecture import Layer
 from fedgram.runtime import flops
 
-Kind = Literal["principal", "position", "shared", "backward", "random", "none"]
+FilterKind = Literal["principal", "position", "shared", "backward", "random", "none"]
 Scaling = Literal["length", "rms", "whitened"]
-LABELED: tuple[Kind, ...] = ("position", "shared", "backward")
+LABELED: tuple[FilterKind, ...] = ("position", "shared", "backward")
 LARGEST = 2**11 - 1  # of a filter's integers: 12 bits with the sign
 FLOOR = 0.01  # of the mean variance of a patch's entries: less than this is taken for noise
 _WIDEST_SHIFT = 100
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Moments:
+class PatchMoments:
     """Mean and second moments of patches, constant apart, in the units they are stored in."""
 
     gram: Floats
@@ -36,12 +36,12 @@ class Moments:
     constant: int
 
     @classmethod
-    def of(cls, total: Statistics) -> Moments:
+    def of(cls, total: Statistics) -> PatchMoments:
         """Read them off a total, whose last feature is the constant."""
         if total.count <= 0:
             raise SolveError(f"nothing to solve: the total holds {total.count} samples")
         return cls(
-            gram=square(total.gram, total.space.width),
+            gram=unpack_symmetric(total.gram, total.space.width),
             count=total.count,
             constant=bias(total.space.unit, total.space.bound),
         )
@@ -61,7 +61,7 @@ class Moments:
 
     def rms(self, filters: Floats) -> Floats:
         """Return the root mean square of what each filter makes of all patches."""
-        with steady():
+        with single_threaded_blas():
             squares = np.einsum("ij,ij->j", filters, self.gram @ filters) / self.count
         rms: Floats = np.sqrt(np.maximum(squares, 0))
         return rms
@@ -73,10 +73,10 @@ class Moments:
 
 
 def solve(
-    total: Statistics, layer: Layer, kind: Kind, *, ridge: float, scaling: Scaling, seed: int
-) -> Solved:
+    total: Statistics, layer: Layer, kind: FilterKind, *, ridge: float, scaling: Scaling, seed: int
+) -> SolvedLayer:
     """Return the layer with filters of this kind, on the public grid."""
-    moments, inputs = Moments.of(total), total.space.width - 1
+    moments, inputs = PatchMoments.of(total), total.space.width - 1
     if kind in LABELED:
         filters = total.solve(ridge * total.count) * total.space.unit
     else:
@@ -88,7 +88,7 @@ def solve(
     return rounded(filters, layer, sizes, total.space.bound)
 
 
-def rounded(filters: Floats, layer: Layer, sizes: Floats, bound: int) -> Solved:
+def rounded(filters: Floats, layer: Layer, sizes: Floats, bound: int) -> SolvedLayer:
     """Return a layer whose filters are divided by `sizes` and put on the public grid.
 
     Each filter has the largest power of two for which its integers have 12 bits and no sum of its
@@ -102,12 +102,12 @@ def rounded(filters: Floats, layer: Layer, sizes: Floats, bound: int) -> Solved:
         fits = np.log2(np.minimum(LARGEST / largest, room / length))
     shifts = np.clip(np.floor(fits), -_WIDEST_SHIFT, _WIDEST_SHIFT).astype(np.int8)
     whole = np.rint(np.ldexp(scaled, shifts.astype(np.int32)))
-    return Solved(text=str(layer), filters=whole.astype(np.int16), shifts=shifts, sizes=sizes)
+    return SolvedLayer(text=str(layer), filters=whole.astype(np.int16), shifts=shifts, sizes=sizes)
 
 
 def pulled(
-    own: Statistics, shared: Solved, layer: Layer, *, ridge: float, strength: float
-) -> Solved:
+    own: Statistics, shared: SolvedLayer, layer: Layer, *, ridge: float, strength: float
+) -> SolvedLayer:
     """Return a client's own layer: its ridge regression, pulled towards the shared filters.
 
     Both weights count for each patch. Sizes are the shared ones, so that a strong pull leaves the
@@ -119,7 +119,7 @@ def pulled(
     return rounded(filters, layer, shared.sizes, own.space.bound)
 
 
-def _sizes(filters: Floats, moments: Moments, scaling: Scaling) -> Floats:
+def _sizes(filters: Floats, moments: PatchMoments, scaling: Scaling) -> Floats:
     """Return what to divide filters by so that their outputs are of about unit size."""
     if scaling == "rms":
         sizes = moments.rms(filters)
@@ -138,7 +138,7 @@ def _axes(covariance: Floats) -> Floats:
     """Return the principal axes, that of the largest variance first; their signs are fixed."""
     width = len(covariance)
     flops.add(9 * width**3)
-    with steady():
+    with single_threaded_blas():
         _, ascending = scipy.linalg.eigh(covariance, check_finite=False)
     axes: Floats = ascending[:, ::-1]
     largest = axes[np.abs(axes).argmax(axis=0), np.arange(width)]

@@ -8,19 +8,19 @@ import numpy as np
 import scipy.linalg
 
 from fedgram.core.samples import Array, Floats
-from fedgram.core.solve import steady
+from fedgram.core.solve import single_threaded_blas
 from fedgram.features.lift import signs_of
-from fedgram.layerwise.filters import Kind
-from fedgram.models.architecture import Conv, Layer, Maps
+from fedgram.layerwise.filters import FilterKind
+from fedgram.models.architecture import Conv, Layer, MapShape
 
 _LARGEST, _RMS = 127, 42  # of a code's integers: at most, and about
 
 
 def table(
-    kind: Kind,
+    kind: FilterKind,
     classes: Sequence[str],
     layers: Sequence[Layer],
-    shapes: Sequence[Maps],
+    shapes: Sequence[MapShape],
     index: int,
     seed: int,
 ) -> Array:
@@ -52,7 +52,7 @@ def codes_seed(seed: int, index: int) -> int:
 
 
 def _backward(
-    count: int, layers: Sequence[Layer], shapes: Sequence[Maps], index: int, seed: int
+    count: int, layers: Sequence[Layer], shapes: Sequence[MapShape], index: int, seed: int
 ) -> Array:
     """Pull the classes back through random layers: at each by the pseudo-inverse of its filters.
 
@@ -61,7 +61,7 @@ def _backward(
     """
     last = shapes[-1]
     random = signs_of(last.size, count, codes_seed(seed, len(layers)) + 1)
-    with steady():
+    with single_threaded_blas():
         wanted: Floats = scipy.linalg.pinv(random.astype(np.float64)).reshape(count, *_axes(last))
         for place in range(len(layers) - 1, index - 1, -1):
             layer, maps = layers[place], shapes[place]
@@ -75,11 +75,11 @@ def _backward(
     return np.clip(np.rint(flat * (_RMS / rms)), -_LARGEST, _LARGEST).astype(np.int8)
 
 
-def _axes(maps: Maps) -> tuple[int, int, int]:
+def _axes(maps: MapShape) -> tuple[int, int, int]:
     return maps.height, maps.width, maps.channels
 
 
-def _unpooled(wanted: Floats, layer: Layer, out: Maps) -> Floats:
+def _unpooled(wanted: Floats, layer: Layer, out: MapShape) -> Floats:
     if not isinstance(layer, Conv):
         return wanted
     whole = np.zeros((len(wanted), *_axes(out)))
@@ -88,7 +88,7 @@ def _unpooled(wanted: Floats, layer: Layer, out: Maps) -> Floats:
     return whole
 
 
-def _overlapped(rows: Floats, layer: Layer, maps: Maps) -> Floats:
+def _overlapped(rows: Floats, layer: Layer, maps: MapShape) -> Floats:
     """Put patches back in their places; where they overlap, take the mean."""
     if not isinstance(layer, Conv):
         return rows.reshape(len(rows), *_axes(maps))

@@ -19,38 +19,40 @@ from fedgram.core.exact import (
     MOST_BLOCK_ENTRIES,
     Accumulator,
     block_dtype,
+    block_matmul,
     blocks,
-    multiplied,
 )
 from fedgram.core.samples import Array, Integers, Space
 from fedgram.errors import ExactnessError
 from fedgram.features.grid import bias
-from fedgram.models.architecture import Conv, Layer, Maps
+from fedgram.models.architecture import Conv, Layer, MapShape
 from fedgram.runtime import memory
 
 _SHARE_OF_MEMORY = 32  # of what is free, one part goes into a batch of patches
 
 
-def places(layer: Layer, maps: Maps) -> int:
+def positions(layer: Layer, maps: MapShape) -> int:
     """Return the number of patches of one sample."""
     return layer.filtered(maps).places
 
 
-def affordable(layer: Layer, maps: Maps, room: int = MOST_BLOCK_ENTRIES) -> int:
+def batch_size(layer: Layer, maps: MapShape, room: int = MOST_BLOCK_ENTRIES) -> int:
     """Return how many samples at a time fit `room` entries of patches, and the memory there is.
 
     Examples
     --------
-    >>> affordable(Conv(channels=8, kernel=5), Maps(height=28, width=28, channels=1))
+    >>> batch_size(Conv(channels=8, kernel=5), MapShape(height=28, width=28, channels=1))
     280
     """
     free = memory.available()
     if free is not None:
         room = min(room, free // (_SHARE_OF_MEMORY * FLOAT64.itemsize))
-    return max(1, room // (places(layer, maps) * (layer.fan_in(maps) + 1)))
+    return max(1, room // (positions(layer, maps) * (layer.fan_in(maps) + 1)))
 
 
-def patches(values: Array, layer: Layer, maps: Maps, constant: Array | int, dtype: Any) -> Array:
+def patches(
+    values: Array, layer: Layer, maps: MapShape, constant: Array | int, dtype: Any
+) -> Array:
     """Return all patches of some samples, one in each row, with the constant at the end.
 
     A row holds the places of a patch from left to right and from top to bottom, all channels of a
@@ -58,7 +60,7 @@ def patches(values: Array, layer: Layer, maps: Maps, constant: Array | int, dtyp
 
     Examples
     --------
-    >>> image, maps = np.arange(9, dtype=np.int8), Maps(height=3, width=3, channels=1)
+    >>> image, maps = np.arange(9, dtype=np.int8), MapShape(height=3, width=3, channels=1)
     >>> patches(image.reshape(1, 9), Conv(channels=1, kernel=2), maps, 21, np.int64)
     array([[ 0,  1,  3,  4, 21],
            [ 1,  2,  4,  5, 21],
@@ -103,7 +105,7 @@ class PatchSums:
 
     Examples
     --------
-    >>> maps = Maps(height=2, width=2, channels=1)
+    >>> maps = MapShape(height=2, width=2, channels=1)
     >>> sums = PatchSums(Conv(channels=1, kernel=1), maps, Space(width=5, bound=127), classes=2)
     >>> sums.add(np.array([[1, 2, 3, 4]], np.int8), np.array([1]))
     >>> sums.gram()
@@ -113,7 +115,7 @@ class PatchSums:
            [ 4]])
     """
 
-    def __init__(self, layer: Layer, maps: Maps, space: Space, classes: int) -> None:
+    def __init__(self, layer: Layer, maps: MapShape, space: Space, classes: int) -> None:
         self._layer, self._maps, self._bound = layer, maps, space.bound
         self._constant = bias(space.unit, space.bound)
         self._dtype = block_dtype(space.bound)
@@ -135,7 +137,7 @@ class PatchSums:
         """Add the maps of some samples, with their class codes."""
         onehot = np.zeros((len(values), len(self._sums)), FLOAT64)
         onehot[np.arange(len(values)), codes] = 1
-        sums = multiplied(onehot.T, values.astype(FLOAT64))  # far below 2^53 in a batch
+        sums = block_matmul(onehot.T, values.astype(FLOAT64))  # far below 2^53 in a batch
         self._sums += sums.astype(self._sums.dtype)
         self._counts += np.bincount(codes, minlength=len(self._counts))
         for block in self._blocks(values):
@@ -152,12 +154,12 @@ class PatchSums:
         reach = np.abs(rows).max(initial=0.0) * np.abs(targets).sum(axis=0).max(initial=0.0)
         if self._bound and reach > EXACT_UP_TO[FLOAT64]:
             raise ExactnessError("this many samples might not add up exactly; use fewer grid.bits")
-        return multiplied(rows.T, targets).astype(self._sums.dtype)
+        return block_matmul(rows.T, targets).astype(self._sums.dtype)
 
     def _blocks(self, values: Array) -> Iterator[Array]:
         """Yield the patches in float blocks whose Gram matrices are exact."""
         limit = EXACT_UP_TO[self._dtype] if self._bound else np.inf
-        room, energies = affordable(self._layer, self._maps), self._energies(values)
+        room, energies = batch_size(self._layer, self._maps), self._energies(values)
         start = 0
         while start < len(values):
             stop, energy = start + 1, energies[start]
@@ -179,6 +181,6 @@ class PatchSums:
         """
         channels = self._maps.channels if isinstance(self._layer, Conv) else self._maps.size
         wide = values.reshape(len(values), -1, channels).astype(FLOAT64)
-        constant = places(self._layer, self._maps) * self._constant**2
+        constant = positions(self._layer, self._maps) * self._constant**2
         energies: Array = np.maximum(np.einsum("npc,npc->nc", wide, wide).max(axis=1), constant)
         return energies

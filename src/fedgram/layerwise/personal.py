@@ -9,14 +9,14 @@ import numpy as np
 import scipy.linalg
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, agreed
-from fedgram.core.samples import NOWHERE, Array, Features, Floats, Labels, Space
-from fedgram.core.solve import least_squares, steady
+from fedgram.core.additive import Additive, schema_field
+from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Labels, Space
+from fedgram.core.solve import least_squares, single_threaded_blas
 from fedgram.core.statistics import Statistics
-from fedgram.layerwise.solver import Deep
+from fedgram.layerwise.solver import SolvedNetwork
 from fedgram.models.linear import Linear
 from fedgram.runtime import flops
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.normal_equations import NormalEquations
 
 STRENGTHS = tuple(10.0**power for power in np.arange(12, -1, -1) / 2)  # the strongest first
 _ONE = 2**32  # a class's share of a client's samples is summed as a number of these parts
@@ -33,13 +33,13 @@ class Right(Additive):
 
 @codec.register("Profiles/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Profiles(Additive):
+class ClassProfiles(Additive):
     """Members of each group, and the sum of the shares that classes have among their samples."""
 
     members: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     shares: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
 
-    def adopts(self) -> bool:
+    def lacks_schema(self) -> bool:
         return not self.members.size
 
     def centers(self, before: Floats) -> Floats:
@@ -50,20 +50,20 @@ class Profiles(Additive):
 
 @codec.register("Slots/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Slots(Additive):
+class GroupStatistics(Additive):
     """The statistics of several groups side by side; a client fills the slot of its own."""
 
     counts: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     grams: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     moments: Array = field(default_factory=lambda: np.zeros((0, 0, 0), np.int64))
-    space: Space = agreed(default=NOWHERE)
-    classes: tuple[str, ...] = agreed(default=())
+    space: Space = schema_field(default=NO_SPACE)
+    classes: tuple[str, ...] = schema_field(default=())
 
-    def adopts(self) -> bool:
-        return self.space == NOWHERE
+    def lacks_schema(self) -> bool:
+        return self.space == NO_SPACE
 
     @classmethod
-    def of(cls, own: Statistics, group: int, groups: int) -> Slots:
+    def of(cls, own: Statistics, group: int, groups: int) -> GroupStatistics:
         """Put a client's statistics into the slot of its group."""
 
         def slotted(array: Array) -> Array:
@@ -96,7 +96,7 @@ class Slots(Additive):
 
 @codec.register("Pull/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Pull:
+class PulledNetwork:
     """A shared network with the strength of the pull towards it, and the heads of groups.
 
     Parameters
@@ -113,7 +113,7 @@ class Pull:
         The head of each group.
     """
 
-    model: Deep
+    model: SolvedNetwork
     ridge: float
     strength: float
     centers: Floats = field(default_factory=lambda: np.zeros((0, 0)))
@@ -136,12 +136,12 @@ def shares(labels: Labels) -> Floats:
     return found
 
 
-def profile(labels: Labels, centers: Floats) -> Profiles:
+def profile(labels: Labels, centers: Floats) -> ClassProfiles:
     """Return a client's part in the next centers: it counts in the group nearest to it."""
     group, own = nearest(labels, centers), np.rint(shares(labels) * _ONE).astype(np.int64)
     members, total = np.zeros(len(centers), np.int64), np.zeros(centers.shape, np.int64)
     members[group], total[group] = 1, own
-    return Profiles(members=members, shares=total)
+    return ClassProfiles(members=members, shares=total)
 
 
 def nearest(labels: Labels, centers: Floats) -> int:
@@ -166,7 +166,7 @@ def pulled_head(
     """
     rows, weight = features.real(), ridge + strength
     start = towards.weights * (strength / weight)
-    with steady():
+    with single_threaded_blas():
         residual = labels.onehot() - rows @ start
     own = least_squares(rows, residual, weight)
     return Linear(
@@ -175,7 +175,7 @@ def pulled_head(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LeaveOneOut:
+class PulledLeaveOneOut:
     """Predictions for each sample of a client by models that have not seen it, exactly.
 
     A sample leaves both the client's own regression and the shared head that it is pulled to: the
@@ -194,14 +194,14 @@ class LeaveOneOut:
 
     @classmethod
     def of(
-        cls, own: Features, common: Features, labels: Labels, whole: Whole, head: Floats
-    ) -> LeaveOneOut:
+        cls, own: Features, common: Features, labels: Labels, whole: NormalEquations, head: Floats
+    ) -> PulledLeaveOneOut:
         """Prepare a client's samples: as its own layers and as the shared ones see them."""
         rows, theirs, targets = own.real(), common.real(), labels.onehot()
         flops.add(4 * rows.size * rows.shape[1])
         stored = common.values.astype(np.float64)
         solved = whole.factor.solve(stored.T).T  # in stored units on both sides
-        with steady():
+        with single_threaded_blas():
             leverage = np.einsum("ij,ij->i", stored, solved)
             values, basis = _basis(rows)
             spread, across = rows @ basis, (solved / whole.total.space.unit) @ basis
@@ -222,7 +222,7 @@ class LeaveOneOut:
         weight = self.ridge + strength
         start = self.shared * (strength / weight)
         inverse = 1 / (self.values + weight)
-        with steady():
+        with single_threaded_blas():
             fitted = start + self.spread @ (
                 inverse[:, None] * (self.spread.T @ (self.targets - start))
             )

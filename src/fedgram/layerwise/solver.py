@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, agreed
+from fedgram.core.additive import Additive, schema_field
 from fedgram.core.exact import require_gram
 from fedgram.core.gcv import Ridge
-from fedgram.core.samples import NOWHERE, Array, Features, Floats, Samples, Space
+from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Samples, Space
 from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.layerwise import filters
-from fedgram.layerwise.filters import LABELED, Kind, Scaling
+from fedgram.layerwise.filters import LABELED, FilterKind, Scaling
 from fedgram.layerwise.label_codes import codes_seed, table
-from fedgram.layerwise.patches import PatchSums, affordable, places
-from fedgram.layerwise.stack import Solved, Stack, seen
+from fedgram.layerwise.patches import PatchSums, batch_size, positions
+from fedgram.layerwise.stack import LayerStack, SolvedLayer, head_input_shape
 from fedgram.models.architecture import Dense, Layer, maps_of, read, shapes
 from fedgram.models.linear import Linear
 from fedgram.runtime import memory
@@ -36,16 +36,16 @@ class Census(Additive):
     """How many samples there are, of which space and classes: asked before anything is solved."""
 
     count: int = 0
-    space: Space = agreed(default=NOWHERE)
-    classes: tuple[str, ...] = agreed(default=())
+    space: Space = schema_field(default=NO_SPACE)
+    classes: tuple[str, ...] = schema_field(default=())
 
-    def adopts(self) -> bool:
-        return self.space == NOWHERE
+    def lacks_schema(self) -> bool:
+        return self.space == NO_SPACE
 
 
 @codec.register("Deep/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Deep:
+class SolvedNetwork:
     """A solved network: layers and a linear head.
 
     Parameters
@@ -58,7 +58,7 @@ class Deep:
         Digests of the totals that layers and head were solved from, in this order.
     """
 
-    stack: Stack
+    stack: LayerStack
     head: Linear
     origins: tuple[str, ...] = ()
 
@@ -81,7 +81,7 @@ class Deep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layered:
+class LayerwiseSolver:
     """A network that is solved layer by layer.
 
     Parameters
@@ -116,7 +116,7 @@ class Layered:
 
     layers: str = "auto"
     image: tuple[int, ...] = ()
-    filters: Kind = "principal"
+    filters: FilterKind = "principal"
     scaling: Scaling = "length"
     cells: int = 0
     ridge: Ridge = 100.0
@@ -146,22 +146,24 @@ class Layered:
         """Return the statistics of all that the filters of the next layer will see."""
         return self.patches_of(client.samples, task["stack"], task["codes"])
 
-    def head_statistics(self, client: Client, stack: Stack) -> Statistics:
+    def head_statistics(self, client: Client, stack: LayerStack) -> Statistics:
         """Return the statistics of what comes out of the layers."""
         return self.outcomes_of(client.samples, stack)
 
     # What becomes of it
 
-    def start(self, space: Space) -> Stack:
+    def start(self, space: Space) -> LayerStack:
         """Return the network below its first layer, for features of this space."""
         maps = maps_of(space, self.image)
-        out = seen(shapes(self.hidden(space), maps), self.cells)  # refuses layers that do not fit
+        out = head_input_shape(
+            shapes(self.hidden(space), maps), self.cells
+        )  # refuses layers that do not fit
         memory.require(
             24 * (self.lift.width or out.size) ** 2,
             f"the head above outputs of {out}",
             "use more pooling, fewer channels, or a narrower lift",
         )
-        return Stack(inputs=space, image=(maps.height, maps.width, maps.channels))
+        return LayerStack(inputs=space, image=(maps.height, maps.width, maps.channels))
 
     def hidden(self, space: Space) -> tuple[Layer, ...]:
         """Return the hidden layers for features of this space."""
@@ -171,7 +173,7 @@ class Layered:
             return read(self.layers)
         return read(FOR_IMAGES if maps_of(space, self.image).places > 1 else FOR_VECTORS)
 
-    def solved(self, federation: Federation, census: Census) -> tuple[Stack, tuple[str, ...]]:
+    def solved(self, federation: Federation, census: Census) -> tuple[LayerStack, tuple[str, ...]]:
         """Solve the hidden layers; return them with the digests of their totals."""
         stack, origins = self.start(census.space), []
         for _ in self.hidden(census.space):
@@ -181,7 +183,7 @@ class Layered:
             stack = stack.plus(self.next_layer(stack, total))
         return replace(stack, cells=self.cells), tuple(origins)
 
-    def next_layer(self, stack: Stack, total: Statistics) -> Solved:
+    def next_layer(self, stack: LayerStack, total: Statistics) -> SolvedLayer:
         """Return the layer above a stack, solved from the total of its patches."""
         index = len(stack.solved)
         return filters.solve(
@@ -194,8 +196,8 @@ class Layered:
         )
 
     def headed(
-        self, stack: Stack, total: Statistics, origins: tuple[str, ...], ridge: float
-    ) -> Deep:
+        self, stack: LayerStack, total: Statistics, origins: tuple[str, ...], ridge: float
+    ) -> SolvedNetwork:
         """Return the network with the head that is solved from the total of its outcomes."""
         head = Linear(
             weights=total.solve(ridge),
@@ -204,20 +206,20 @@ class Layered:
             lift=self.lift,
             origin=total.digest(),
         )
-        return Deep(stack=stack, head=head, origins=(*origins, head.origin))
+        return SolvedNetwork(stack=stack, head=head, origins=(*origins, head.origin))
 
     # What a client makes of its samples
 
-    def codes(self, stack: Stack, classes: tuple[str, ...]) -> Array | None:
+    def codes(self, stack: LayerStack, classes: tuple[str, ...]) -> Array | None:
         """Return the targets of the layer above a stack; None where a client draws them itself."""
         return self._table(stack, classes) if self.filters == "backward" else None
 
-    def patches_of(self, samples: Samples, stack: Stack, codes: Array | None) -> Statistics:
+    def patches_of(self, samples: Samples, stack: LayerStack, codes: Array | None) -> Statistics:
         """Return the statistics of the patches that the layer above a stack will see."""
         layer, maps = self.hidden(stack.inputs)[len(stack.solved)], stack.maps
         classes = samples.labels.classes
         sums = PatchSums(layer, maps, stack.space, len(classes))
-        for features, labels in stack.batches(samples, affordable(layer, maps)):
+        for features, labels in stack.batches(samples, batch_size(layer, maps)):
             sums.add(features.values[:, :-1], labels.codes)
         moment, energy = np.zeros((layer.fan_in(maps) + 1, 0), sums.dtype), 0
         if self.filters in LABELED:
@@ -225,7 +227,7 @@ class Layered:
             moment = sums.moment(codes)
             energy = int(sums.counts @ np.sum(codes.astype(np.int64) ** 2, axis=(1, 2)))
         return Statistics(
-            count=len(samples) * places(layer, maps),
+            count=len(samples) * positions(layer, maps),
             gram=sums.gram(),
             moment=moment,
             energy=energy,
@@ -237,15 +239,15 @@ class Layered:
             classes=tuple(f"channel {k}" for k in range(moment.shape[1])),
         )
 
-    def outcomes_of(self, samples: Samples, stack: Stack) -> Statistics:
+    def outcomes_of(self, samples: Samples, stack: LayerStack) -> Statistics:
         """Return the statistics of what comes out of a stack and goes into the head."""
         if self.lift.width:
             require_gram(self.lift.width + 1, len(samples.labels.classes))
         whole = Dense(channels=1)  # the head sees a sample as a dense layer does
-        batches = stack.batches(samples, affordable(whole, stack.maps))
+        batches = stack.batches(samples, batch_size(whole, stack.maps))
         return Statistics.over((self.lift(features), labels) for features, labels in batches)
 
-    def _table(self, stack: Stack, classes: tuple[str, ...]) -> Array:
+    def _table(self, stack: LayerStack, classes: tuple[str, ...]) -> Array:
         layers = self.hidden(stack.inputs)
         return table(
             self.filters,

@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.exact import FLOAT32, FLOAT64, multiplied, product
+from fedgram.core.exact import FLOAT32, FLOAT64, block_matmul, exact_matmul
 from fedgram.core.samples import Array, Features, Floats, Labels, Samples, Space
 from fedgram.errors import MismatchError
 from fedgram.features.grid import Grid, bias
 from fedgram.features.lift import ACTIVATIONS
-from fedgram.layerwise.patches import affordable, patches
-from fedgram.models.architecture import Conv, Layer, Maps, read
+from fedgram.layerwise.patches import batch_size, patches
+from fedgram.models.architecture import Conv, Layer, MapShape, read
 
 GRID = Grid(bits=8)  # of what comes out of a layer
 
 
 @codec.register("Solved/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Solved:
+class SolvedLayer:
     """A layer with its filters, on a public grid: integers of 12 bits times powers of two.
 
     Parameters
@@ -63,15 +63,15 @@ class Solved:
         real: Floats = self.filters * self.factors.astype(FLOAT64)
         return real
 
-    def __call__(self, values: Array, maps: Maps, space: Space) -> Array:
+    def __call__(self, values: Array, maps: MapShape, space: Space) -> Array:
         """Return what the layer makes of maps in this space, sample by sample flattened."""
         layer, constant = self.layer, bias(space.unit, space.bound)
         dtype = FLOAT32 if space.bound else FLOAT64
         rows = patches(values, layer, maps, constant, dtype)
         if not space.bound:
-            real: Floats = multiplied(rows, self.real())
+            real: Floats = block_matmul(rows, self.real())
             return _activated(real, layer, layer.filtered(maps), len(values))
-        sums = product(rows, self.filters, space.bound, longest=self.longest)
+        sums = exact_matmul(rows, self.filters, space.bound, longest=self.longest)
         out = layer.filtered(maps)
         pool, pooling = (layer.pool, layer.pooling) if isinstance(layer, Conv) else (1, "")
         if pooling == "max":
@@ -102,7 +102,7 @@ def _table(activation: str) -> Array:
     return table
 
 
-def _activated(sums: Floats, layer: Layer, out: Maps, count: int) -> Floats:
+def _activated(sums: Floats, layer: Layer, out: MapShape, count: int) -> Floats:
     """Pool and activate real numbers: maxima are taken before, means after the activation."""
     function = ACTIVATIONS[layer.activation]
     if not isinstance(layer, Conv):
@@ -114,7 +114,7 @@ def _activated(sums: Floats, layer: Layer, out: Maps, count: int) -> Floats:
     return pooled.reshape(count, -1)
 
 
-def _pooled(rows: Array, pool: int, out: Maps, count: int, join: np.ufunc) -> Array:
+def _pooled(rows: Array, pool: int, out: MapShape, count: int, join: np.ufunc) -> Array:
     """Join the places of every cell; rows and columns one by one, which numpy does fastest."""
     down, right = out.height // pool, out.width // pool
     maps = rows.reshape(count, out.height, out.width, -1)[:, : down * pool, : right * pool]
@@ -124,23 +124,23 @@ def _pooled(rows: Array, pool: int, out: Maps, count: int, join: np.ufunc) -> Ar
     return pooled
 
 
-def seen(shapes: Sequence[Maps], cells: int) -> Maps:
+def head_input_shape(shapes: Sequence[MapShape], cells: int) -> MapShape:
     """Return the shape of what the head sees of maps: of the last, or of the cells of all layers.
 
     Examples
     --------
-    >>> maps = [Maps(height=n, width=n, channels=c) for n, c in ((32, 3), (16, 8), (2, 10))]
-    >>> str(seen(maps, cells=0)), str(seen(maps, cells=4))
+    >>> maps = [MapShape(height=n, width=n, channels=c) for n, c in ((32, 3), (16, 8), (2, 10))]
+    >>> str(head_input_shape(maps, cells=0)), str(head_input_shape(maps, cells=4))
     ('2x2x10', '1x1x168')
     """
     if not cells or len(shapes) == 1:
         return shapes[-1]
     sides = [(min(cells, maps.height), min(cells, maps.width)) for maps in shapes]
     pairs = zip(sides[1:], shapes[1:], strict=True)
-    return Maps(channels=sum(down * right * maps.channels for (down, right), maps in pairs))
+    return MapShape(channels=sum(down * right * maps.channels for (down, right), maps in pairs))
 
 
-def _averaged(values: Array, maps: Maps, cells: int) -> Array:
+def _averaged(values: Array, maps: MapShape, cells: int) -> Array:
     """Return means over cells, sample by sample flattened, in the units of the values.
 
     A mean of n values varies less than they do, and would be lost on their grid. So it is
@@ -162,7 +162,7 @@ def _averaged(values: Array, maps: Maps, cells: int) -> Array:
 
 @codec.register("Stack/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Stack:
+class LayerStack:
     """The layers solved so far, over images or vectors of one space.
 
     Parameters
@@ -180,14 +180,14 @@ class Stack:
 
     inputs: Space
     image: tuple[int, int, int]
-    solved: tuple[Solved, ...] = ()
+    solved: tuple[SolvedLayer, ...] = ()
     cells: int = 0
 
     @functools.cached_property
-    def shapes(self) -> list[Maps]:
+    def shapes(self) -> list[MapShape]:
         """The shape that goes into each layer, and last the one that comes out."""
         height, width, channels = self.image
-        found = [Maps(height=height, width=width, channels=channels)]
+        found = [MapShape(height=height, width=width, channels=channels)]
         for solved in self.solved:
             found.append(solved.layer.after(found[-1]))
         return found
@@ -199,9 +199,9 @@ class Stack:
         return codec.digest([self.inputs, self.image, layers, self.cells])
 
     @property
-    def maps(self) -> Maps:
+    def maps(self) -> MapShape:
         """The shape of what comes out."""
-        return seen(self.shapes, self.cells)
+        return head_input_shape(self.shapes, self.cells)
 
     @functools.cached_property
     def space(self) -> Space:
@@ -220,7 +220,7 @@ class Stack:
             steps=(*self.inputs.steps, f"layers({texts}; {self.digest[:16]})"),
         )
 
-    def plus(self, layer: Solved) -> Stack:
+    def plus(self, layer: SolvedLayer) -> LayerStack:
         """Return the stack with one more layer on top."""
         return replace(self, solved=(*self.solved, layer))
 
@@ -233,13 +233,13 @@ class Stack:
     def affordable(self) -> int:
         """Return how many samples at a time fit the memory of every layer."""
         pairs = zip(self.solved, self.shapes, strict=False)
-        return min(affordable(solved.layer, maps) for solved, maps in pairs)
+        return min(batch_size(solved.layer, maps) for solved, maps in pairs)
 
     def __call__(self, features: Features) -> Features:
         """Return what comes out."""
         if not self.solved:
             return self._applied(features)
-        memo = features.memo
+        memo = features.cache
         if memo is not None and self.digest in memo:
             return memo[self.digest]
         rows = np.empty((len(features), self.space.width), np.int8 if self.space.bound else FLOAT64)

@@ -26,13 +26,13 @@ class Certificate:
     members: list[str]
     published_with: list[dict[str, Any]]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the certificate for JSON."""
         return {"kind": _KIND, **asdict(self)}
 
     @classmethod
     def read(cls, plain: Any) -> Self:
-        """Return the certificate that `plain` gave."""
+        """Return the certificate that `to_dict` gave."""
         try:
             if plain["kind"] != _KIND:
                 raise KeyError

@@ -61,11 +61,11 @@ def merged(parts: Iterable[Statistics], classes: Sequence[str] | None = None) ->
     """
     total = Statistics.zero()
     for part in parts:
-        if part.adopts():
+        if part.lacks_schema():
             continue
         names = merged_classes(total.classes, part.classes, classes)
-        both = part.arranged(names)
-        total = both if total.adopts() else total.arranged(names) + both
+        both = part.with_classes(names)
+        total = both if total.lacks_schema() else total.with_classes(names) + both
     return total
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fedgram.core.samples import NOWHERE, Space
+from fedgram.core.samples import NO_SPACE, Space
 from fedgram.core.statistics import Statistics
 from fedgram.errors import ExactnessError, LedgerError, MismatchError
 from fedgram.ledger.certificate import Certificate
@@ -79,7 +79,7 @@ class Ledger:
     def space(self) -> Space:
         """The space agreed on by the first contribution; nowhere before it."""
         plain = self._file.get("space")
-        return Space(**{**plain, "steps": tuple(plain["steps"])}) if plain else NOWHERE
+        return Space(**{**plain, "steps": tuple(plain["steps"])}) if plain else NO_SPACE
 
     def history(self) -> list[Event]:
         """Return all events, oldest first."""
@@ -287,7 +287,7 @@ class Ledger:
             total = self._merged([self.total, -gone])
             if self._file.get("classes") is None:
                 kept = {name for part in self._file.stored() for name in part.classes}
-                total = total.arranged(sorted(kept))
+                total = total.with_classes(sorted(kept))
         self._file.total = total
         return total
 
@@ -297,9 +297,9 @@ class Ledger:
     def _agree(self, contribution: Contribution) -> None:
         """Hold the first contribution's space, and refuse others by what differs."""
         space, agreed = contribution.statistics.space, self.space
-        if space == NOWHERE:
+        if space == NO_SPACE:
             raise LedgerError(f"client {contribution.client}: the contribution is empty; send sums")
-        if agreed == NOWHERE:
+        if agreed == NO_SPACE:
             self._file.put("space", asdict(space))
         elif space != agreed:
             raise MismatchError(

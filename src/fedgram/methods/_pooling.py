@@ -12,7 +12,7 @@ from fedgram.core.additive import Additive
 from fedgram.core.samples import Array, Floats, Integers, Space
 from fedgram.models.linear import Linear
 from fedgram.selection.candidates import Candidates, Setting, described, scales
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.normal_equations import NormalEquations
 from fedgram.selection.pool import LikelihoodSums, PoolWeights
 from fedgram.softmax.arithmetic import SoftmaxGrid
 from fedgram.softmax.sums import IntegerHead
@@ -41,7 +41,7 @@ class Question:
         Of the class prior.
     """
 
-    wholes: tuple[Whole, ...]
+    wholes: tuple[NormalEquations, ...]
     soft: Integers
     folds: int
     counts: Floats
@@ -76,7 +76,7 @@ class PoolParts:
         Digest of what the parts were solved from.
     """
 
-    heads: tuple[IntegerHead | Whole, ...]
+    heads: tuple[IntegerHead | NormalEquations, ...]
     counts: Floats
     pseudo_count: float
     origin: str
@@ -85,13 +85,13 @@ class PoolParts:
     def space(self) -> Space:
         """The space of the first head."""
         first = self.heads[0]
-        return first.total.space if isinstance(first, Whole) else first.space
+        return first.total.space if isinstance(first, NormalEquations) else first.space
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the scores."""
         first = self.heads[0]
-        return first.total.classes if isinstance(first, Whole) else first.classes
+        return first.total.classes if isinstance(first, NormalEquations) else first.classes
 
     def provenance(self) -> str:
         """Digest of what the parts were solved from."""

@@ -15,18 +15,18 @@ import scipy.linalg
 
 from fedgram.core import codec
 from fedgram.core.samples import Features, Floats, Samples, Space
-from fedgram.core.solve import require_ridge, ridge_solve, square, steady
+from fedgram.core.solve import require_ridge, ridge_solve, single_threaded_blas, unpack_symmetric
 from fedgram.core.statistics import Opening, Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
-from fedgram.features.residual import Block, Residual, beside, beside_space
+from fedgram.features.residual import Block, Residual, concat, concat_space
 from fedgram.federation.client import Client
 from fedgram.federation.method import Method
 from fedgram.federation.protocol import (
     Federation,
+    PerClient,
     Reply,
     Step,
-    Tailored,
     Total,
     provenance,
     step_name,
@@ -40,7 +40,7 @@ _KEPT = "deep"  # where a client keeps its deep features between asks
 
 @codec.register("Deepened/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Deepened:
+class ResidualModel:
     """A model on deep features.
 
     Parameters
@@ -77,7 +77,7 @@ class Deepened:
 
 @codec.register("Above/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Above:
+class InnerStep:
     """What a method on top asks of a client: one of its steps, on deep features."""
 
     below: Residual
@@ -86,7 +86,7 @@ class Above:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deepening:
+class ResidualBlocks:
     """Residual blocks, solved one after another from sums.
 
     Parameters
@@ -145,7 +145,7 @@ class Deepening:
             samples.take(slice(start, start + _ROWS_AT_A_TIME))
             for start in range(0, max(1, len(samples)), _ROWS_AT_A_TIME)
         )
-        return Statistics.over((beside(part.features, lift), part.labels) for part in parts)
+        return Statistics.over((concat(part.features, lift), part.labels) for part in parts)
 
     # What the server does.
 
@@ -158,14 +158,17 @@ class Deepening:
         for number in range(self.blocks):
             lift = self.random(number)
             total = federation.sum(self.depth_statistics, below)
-            require_space(beside_space(below.space, lift), total.space)
+            require_space(concat_space(below.space, lift), total.space)
             head, block = self._solved(total, below.space, lift)
             below = below.deeper(block)
             yield head, below
 
     def _solved(self, total: Statistics, space: Space, lift: Lift) -> tuple[Linear, Block]:
         """Return the head on features, and the block that best explains what it leaves over."""
-        gram, moment = square(total.gram, total.space.width), total.moment.astype(np.float64)
+        gram, moment = (
+            unpack_symmetric(total.gram, total.space.width),
+            total.moment.astype(np.float64),
+        )
         width = space.width
         stored = ridge_solve(
             gram[:width, :width],
@@ -174,7 +177,7 @@ class Deepening:
             samples=total.count,
         )
         flops.add(2 * (len(gram) - width) * width * stored.shape[1])
-        with steady():
+        with single_threaded_blas():
             left = moment[width:] - gram[width:, :width] @ stored  # random features by residuals
         down = mixing(gram[width:, width:], left, stored[:-1], self.block_ridge)
         head = Linear(
@@ -204,7 +207,7 @@ def mixing(gram: Floats, left: Floats, head: Floats, ridge: float) -> Floats:
     """
     flops.add(9 * len(gram) ** 3 + 4 * len(gram) ** 2 * left.shape[1])
     flops.add(6 * head.shape[0] * head.shape[1] ** 2)
-    with steady():
+    with single_threaded_blas():
         energies, vectors = scipy.linalg.eigh(gram, check_finite=False)
         _, singular, turned = scipy.linalg.svd(head, full_matrices=False, check_finite=False)
         weights = ridge + np.outer(np.maximum(energies, 0), singular**2)
@@ -213,7 +216,7 @@ def mixing(gram: Floats, left: Floats, head: Floats, ridge: float) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnTop(Deepening):
+class StackedMethod(ResidualBlocks):
     """Another method on top of deep features: a subclass says which, by the type of `top`.
 
     Parameters
@@ -230,26 +233,26 @@ class OnTop(Deepening):
         for _, deeper in self.deeper(federation, below):
             below = deeper
         top: Method = self.top
-        for shared in top.fit(_Elevated(self, federation, below)):
+        for shared in top.fit(_DeepFederation(self, federation, below)):
             yield _raised(below, shared)
 
-    def above(self, client: Client, ask: Above) -> Any:
+    def above(self, client: Client, ask: InnerStep) -> Any:
         """Run a step of the method on top, on deep features."""
         step: Step[Any] = getattr(self.top, ask.step)
         return step(deepened(client, ask.below), ask.broadcast)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         """Return the model that the method on top makes of deep features."""
-        deep: Deepened = shared
+        deep: ResidualModel = shared
         top: Method = self.top
         own = top.personalize(deepened(client, deep.below), deep.model)
-        return Deepened(below=deep.below, model=own)
+        return ResidualModel(below=deep.below, model=own)
 
 
-class _Elevated:
+class _DeepFederation:
     """A federation as the method on top sees it: the features of all clients are deep."""
 
-    def __init__(self, method: OnTop, federation: Federation, below: Residual) -> None:
+    def __init__(self, method: StackedMethod, federation: Federation, below: Residual) -> None:
         self._method = method
         self._federation = federation
         self._below = below
@@ -281,14 +284,14 @@ class _Elevated:
             self._method.above, self._asked(step, broadcast), clients=clients
         )
 
-    def _asked(self, step: Step[Any], broadcast: Any) -> Above:
-        return Above(below=self._below, step=step_name(step), broadcast=broadcast)
+    def _asked(self, step: Step[Any], broadcast: Any) -> InnerStep:
+        return InnerStep(below=self._below, step=step_name(step), broadcast=broadcast)
 
 
 def deepened(client: Client, below: Residual, *, keep: bool = False) -> Client:
     """Return the client with deep features; a client that may `keep` them goes on from there."""
     samples = client.train + client.valid
-    features = below.onwards(samples.features, client.state.get(_KEPT))
+    features = below.apply_from(samples.features, client.state.get(_KEPT))
     if keep:
         cast(MutableMapping[str, Any], client.state)[_KEPT] = features
     deep, train = Samples(features, samples.labels), len(client.train)
@@ -296,7 +299,9 @@ def deepened(client: Client, below: Residual, *, keep: bool = False) -> Client:
 
 
 def _raised(below: Residual, shared: Any) -> Any:
-    if isinstance(shared, Tailored):
-        own = {client: Deepened(below=below, model=part) for client, part in shared.own.items()}
-        return Tailored(common=Deepened(below=below, model=shared.common), own=own)
-    return Deepened(below=below, model=shared)
+    if isinstance(shared, PerClient):
+        own = {
+            client: ResidualModel(below=below, model=part) for client, part in shared.own.items()
+        }
+        return PerClient(common=ResidualModel(below=below, model=shared.common), own=own)
+    return ResidualModel(below=below, model=shared)

@@ -9,43 +9,43 @@ import numpy as np
 
 from fedgram.core.quadratic import Quadratic
 from fedgram.errors import ConfigError
-from fedgram.federation.protocol import Federation, Settled, Step
-from fedgram.selection.correct_counts import Ballot
+from fedgram.federation.protocol import Federation, Step, Tuned
+from fedgram.selection.correct_counts import CorrectCounts
 
 _REASONS = 12  # settings that are told of
 
 
-def chosen(ballot: Ballot, tried: Sequence[Mapping[str, float]], shared: Any) -> Settled:
+def select_best(ballot: CorrectCounts, tried: Sequence[Mapping[str, float]], shared: Any) -> Tuned:
     """Return what is shared with the winner of these settings, and how the best of them did.
 
     Examples
     --------
     >>> import numpy as np
-    >>> ballot = Ballot(samples=np.array([4]), right=np.array([[2, 3]]))
-    >>> chosen(ballot, [{"alpha": 0.0}, {"alpha": 10.0}], None)
-    Settled(shared=None, setting={'alpha': 10.0}, told='alpha 10',
-            reasons={'alpha 10': 0.75, 'alpha 0': 0.5}, ...)
+    >>> ballot = CorrectCounts(samples=np.array([4]), right=np.array([[2, 3]]))
+    >>> select_best(ballot, [{"alpha": 0.0}, {"alpha": 10.0}], None)
+    Tuned(shared=None, setting={'alpha': 10.0}, description='alpha 10',
+            left_out_accuracy={'alpha 10': 0.75, 'alpha 0': 0.5}, ...)
     """
     return _settled(ballot.accuracy.tolist(), tried, shared)
 
 
-def _settled(shares: Sequence[float], tried: Sequence[Mapping[str, float]], shared: Any) -> Settled:
+def _settled(shares: Sequence[float], tried: Sequence[Mapping[str, float]], shared: Any) -> Tuned:
     best = np.argsort(-np.array(shares), kind="stable")[:_REASONS]
     winner = tried[best[0]]  # of equal ones the first
-    return Settled(
+    return Tuned(
         shared=shared,
         setting=dict(winner),
-        told=told(winner),
-        reasons={told(tried[place]): shares[place] for place in best},
+        description=describe(winner),
+        left_out_accuracy={describe(tried[place]): shares[place] for place in best},
     )
 
 
-def told(setting: Mapping[str, Any]) -> str:
+def describe(setting: Mapping[str, Any]) -> str:
     """Return settings in words.
 
     Examples
     --------
-    >>> told({"refinement_ridge": 300.0, "balance": 0.5})
+    >>> describe({"refinement_ridge": 300.0, "balance": 0.5})
     'refinement ridge 300, balance 0.5'
     """
     return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in setting.items())
@@ -57,12 +57,12 @@ def require_strength(strength: float | Literal["auto"]) -> None:
         raise ConfigError(f"strength = {strength}: use a number > 0, or 'auto'")
 
 
-def chosen_strength(
+def select_strength(
     federation: Federation,
     step: Step[Quadratic],
-    left_out: Step[Ballot],
+    left_out: Step[CorrectCounts],
     tried: Sequence[float],
-) -> tuple[Quadratic, Settled]:
+) -> tuple[Quadratic, Tuned]:
     """Choose a strength that changes what is summed: one sum and one count for each.
 
     Returns the sum of the chosen one, and the choice with nothing shared yet.

@@ -9,7 +9,7 @@ from fedgram.core.gcv import Ridge, best_ridge_for_new_clients
 from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, shelved
+from fedgram.federation.protocol import Federation, gather_to_disk
 from fedgram.models.linear import Linear, Predictor, lifted
 
 
@@ -56,7 +56,7 @@ class AFL:
         return head
 
     def _for_new_clients(self, federation: Federation) -> Linear:
-        with codec.Shelf() as shelf:
-            total = shelved(federation, self.statistics, shelf)
+        with codec.DiskStore() as shelf:
+            total = gather_to_disk(federation, self.statistics, shelf)
             ridge = best_ridge_for_new_clients(total, lambda: map(shelf.__getitem__, sorted(shelf)))
         return Linear.of(total, ridge=ridge, lift=self.lift)

@@ -11,12 +11,12 @@ from fedgram.core.gcv import Ridge, resolved
 from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Settled, unsettled
-from fedgram.methods._tuning import chosen
+from fedgram.federation.protocol import Federation, Tuned, unwrap
+from fedgram.methods._tuning import select_best
 from fedgram.models.linear import Blend, Linear, Predictor, lifted, require_lift
-from fedgram.selection.correct_counts import Ballot
-from fedgram.selection.leave_one_out import BALANCES, STRENGTHS, Own, right
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.correct_counts import CorrectCounts
+from fedgram.selection.leave_one_out import BALANCES, STRENGTHS, LeaveOneOut, correct
+from fedgram.selection.normal_equations import NormalEquations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,36 +62,34 @@ class APFL:
             client.remember(counted=True)
         return Statistics.of(*lifted(client.samples, self.primary))
 
-    def left_out(self, client: Client, shared: Whole | Linear) -> Ballot:
+    def left_out(self, client: Client, shared: NormalEquations | Linear) -> CorrectCounts:
         samples = client.samples
-        own = Own.of(samples, shared, self.primary, counted="counted" in client.state)
+        own = LeaveOneOut.of(samples, shared, self.primary, counted="counted" in client.state)
         features = self.refinement(samples.features)
         refined = own.refined(features.values.astype(np.float64))
         hits = []
         for ridge in self._ridges:
             second = refined(ridge / features.space.unit**2)
-            hits += [right(own.shared() + b * second, own.codes) for b in self._balances]
-        return Ballot.of(np.stack(hits, axis=1))
+            hits += [correct(own.shared() + b * second, own.codes) for b in self._balances]
+        return CorrectCounts.of(np.stack(hits, axis=1))
 
-    def fit(self, federation: Federation) -> Iterator[Linear | Settled]:
+    def fit(self, federation: Federation) -> Iterator[Linear | Tuned]:
         total = federation.sum(self.statistics)
         if not self._chooses:
             yield Linear.of(total, ridge=self.ridge, lift=self.primary)
             return
         require_lift(total.space, self.primary)
-        whole = Whole(total=total, ridge=resolved(self.ridge, total))
+        whole = NormalEquations(total=total, ridge=resolved(self.ridge, total))
         head = whole.linear(self.primary)
         ballot = federation.sum(self.left_out, whole if self.corrected else head)
         tried = [
             {"refinement_ridge": ridge, "balance": balance}
             for ridge, balance in product(self._ridges, self._balances)
         ]
-        yield chosen(ballot, tried, head)
+        yield select_best(ballot, tried, head)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        head, setting = unsettled(
-            shared, refinement_ridge=self.refinement_ridge, balance=self.balance
-        )
+        head, setting = unwrap(shared, refinement_ridge=self.refinement_ridge, balance=self.balance)
         own = head.refined(client.samples, ridge=setting["refinement_ridge"], lift=self.refinement)
         return Blend(first=head, second=own, balance=setting["balance"])  # eq. 14
 

@@ -13,7 +13,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Settled, unsettled
+from fedgram.federation.protocol import Federation, Tuned, unwrap
 from fedgram.methods._pooling import (
     SOFT_SCALES,
     STRENGTHS,
@@ -39,7 +39,7 @@ from fedgram.selection.class_prior import (
     repeats,
 )
 from fedgram.selection.holdout import folds, folds_for
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.normal_equations import NormalEquations
 from fedgram.selection.pool import (
     LikelihoodSums,
     LogLinear,
@@ -161,14 +161,14 @@ class Auto:
 
     # What the server does.
 
-    def fit(self, federation: Federation) -> Iterator[Settled]:
+    def fit(self, federation: Federation) -> Iterator[Tuned]:
         total = federation.sum(self.statistics)
         require_lift(total.space, self.lift)
         counts = class_counts(total)[0]
-        wholes = [Whole(total=total, ridge=resolved("auto", total))]
+        wholes = [NormalEquations(total=total, ridge=resolved("auto", total))]
         if width := self._beside(total.space):
             more = federation.sum(self.lifted_statistics, width)
-            wholes.append(Whole(total=more, ridge=resolved("auto", more)))
+            wholes.append(NormalEquations(total=more, ridge=resolved("auto", more)))
         pseudo_count = federation.sum(self.pseudo_counts, counts).best
         fit = SoftmaxFit.of(
             federation,
@@ -195,11 +195,11 @@ class Auto:
         used = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight]
         heads = tuple(self._head(part, candidates, fit, soft) for part, _ in used)
         origin = codec.digest([[whole.provenance() for whole in wholes], fit.provenance()])
-        yield Settled(
+        yield Tuned(
             shared=PoolParts(heads=heads, counts=counts, pseudo_count=pseudo_count, origin=origin),
             setting=_setting(used, prior),
-            told=self._sentence(used, prior, pseudo_count, found),
-            reasons=shares,
+            description=self._sentence(used, prior, pseudo_count, found),
+            left_out_accuracy=shares,
             notes={**fit.notes(), "log_loss": found.sums.mean_loss, "judges": judges or "all"},
         )
 
@@ -221,7 +221,7 @@ class Auto:
         return likeliest_weights(ask, best.weights), shares
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        parts, setting = unsettled(shared)
+        parts, setting = unwrap(shared)
         samples = client.samples
         odds = log_odds(counts_of(samples.labels), parts.counts, parts.pseudo_count)
         pool = [
@@ -236,15 +236,17 @@ class Auto:
         candidates: Sequence[Candidates],
         fit: SoftmaxFit,
         soft: LeftOut | None,
-    ) -> IntegerHead | Whole:
+    ) -> IntegerHead | NormalEquations:
         if part.candidates is None:
             assert soft is not None  # noqa: S101  # else there is no such part
             return fit.refit(soft)
         shared = candidates[part.candidates].shared(part.setting)
-        return shared if isinstance(shared, Whole) else integer_head(shared)
+        return shared if isinstance(shared, NormalEquations) else integer_head(shared)
 
-    def _personal(self, part: Setting, head: IntegerHead | Whole, samples: Samples) -> Classifier:
-        if isinstance(head, Whole):
+    def _personal(
+        self, part: Setting, head: IntegerHead | NormalEquations, samples: Samples
+    ) -> Classifier:
+        if isinstance(head, NormalEquations):
             return personal(part, samples, head, self.lift)
         linear = head.linear()
         if part["family"] != "softmax":
@@ -277,7 +279,7 @@ class Auto:
                     scores[mine] += (rows[mine] @ added).astype(np.float32)
         return [scores[fold >= 0] for scores in found]
 
-    def _candidates(self, wholes: Sequence[Whole]) -> list[Candidates]:
+    def _candidates(self, wholes: Sequence[NormalEquations]) -> list[Candidates]:
         first, *more = wholes
         return [
             Candidates.of(first, self.lift),

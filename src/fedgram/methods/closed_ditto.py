@@ -10,12 +10,12 @@ from fedgram.core.gcv import Ridge, resolved
 from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Settled, unsettled
-from fedgram.methods._tuning import chosen, require_strength
+from fedgram.federation.protocol import Federation, Tuned, unwrap
+from fedgram.methods._tuning import require_strength, select_best
 from fedgram.models.linear import Linear, Predictor, lifted, require_lift
-from fedgram.selection.correct_counts import Ballot
-from fedgram.selection.leave_one_out import STRENGTHS, Own, right
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.correct_counts import CorrectCounts
+from fedgram.selection.leave_one_out import STRENGTHS, LeaveOneOut, correct
+from fedgram.selection.normal_equations import NormalEquations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,28 +50,28 @@ class ClosedDitto:
         client.remember(counted=True)
         return Statistics.of(*lifted(client.samples, self.lift))
 
-    def left_out(self, client: Client, whole: Whole) -> Ballot:
-        own = Own.of(client.samples, whole, self.lift, counted="counted" in client.state)
+    def left_out(self, client: Client, whole: NormalEquations) -> CorrectCounts:
+        own = LeaveOneOut.of(client.samples, whole, self.lift, counted="counted" in client.state)
         refined = own.refined(whole.rows(client.samples, self.lift))
         unit = whole.total.space.unit
-        return Ballot.of(
+        return CorrectCounts.of(
             np.stack(
-                [right(own.shared() + refined(s / unit**2), own.codes) for s in STRENGTHS], axis=1
+                [correct(own.shared() + refined(s / unit**2), own.codes) for s in STRENGTHS], axis=1
             )
         )
 
-    def fit(self, federation: Federation) -> Iterator[Linear | Settled]:
+    def fit(self, federation: Federation) -> Iterator[Linear | Tuned]:
         total = federation.sum(self.statistics)
         require_lift(total.space, self.lift)
-        whole = Whole(total=total, ridge=resolved(self.ridge, total))
+        whole = NormalEquations(total=total, ridge=resolved(self.ridge, total))
         if self.strength != "auto":
             yield whole.linear(self.lift)
             return
         ballot = federation.sum(self.left_out, whole)
-        yield chosen(ballot, [{"strength": s} for s in STRENGTHS], whole.linear(self.lift))
+        yield select_best(ballot, [{"strength": s} for s in STRENGTHS], whole.linear(self.lift))
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        head, setting = unsettled(shared, strength=self.strength)
+        head, setting = unwrap(shared, strength=self.strength)
         return pulled(head, client, setting["strength"])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgram.core.quadratic import Quadratic
 from fedgram.core.samples import Floats
-from fedgram.core.solve import steady
+from fedgram.core.solve import single_threaded_blas
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
@@ -47,7 +47,7 @@ class ClosedMAML:
     def ahead(self, client: Client, _: None) -> Quadratic:
         features, labels = lifted(client.samples, self.lift)
         gram, moment = _means(features.real(), labels.onehot())
-        with steady():
+        with single_threaded_blas():
             step = np.eye(len(gram)) - self.rate / len(gram) * gram
             twice = step @ step
             matrix, target = twice @ gram, twice @ moment
@@ -66,7 +66,7 @@ class ClosedMAML:
         head: Linear = shared
         features, labels = lifted(client.samples, self.lift)
         gram, moment = _means(features.real(), labels.onehot())
-        with steady():
+        with single_threaded_blas():
             slope = gram @ head.weights - moment
         return Linear(
             weights=head.weights - self.rate / len(gram) * slope,
@@ -78,5 +78,5 @@ class ClosedMAML:
 
 def _means(rows: Floats, targets: Floats) -> tuple[Floats, Floats]:
     """Return the mean of f f' and of f y'."""
-    with steady():
+    with single_threaded_blas():
         return rows.T @ rows / max(1, len(rows)), rows.T @ targets / max(1, len(rows))

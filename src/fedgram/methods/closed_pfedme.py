@@ -8,16 +8,16 @@ import numpy as np
 
 from fedgram.core.quadratic import Quadratic
 from fedgram.core.samples import Floats
-from fedgram.core.solve import Factor, steady
+from fedgram.core.solve import Factor, single_threaded_blas
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Settled, unsettled
-from fedgram.methods._tuning import chosen_strength, require_strength
+from fedgram.federation.protocol import Federation, Tuned, unwrap
+from fedgram.methods._tuning import require_strength, select_strength
 from fedgram.methods.closed_ditto import pulled
 from fedgram.models.linear import Linear, Predictor, lifted
-from fedgram.selection.correct_counts import Ballot
-from fedgram.selection.leave_one_out import remaining, right
+from fedgram.selection.correct_counts import CorrectCounts
+from fedgram.selection.leave_one_out import correct, one_minus_leverage
 
 TRIED = (10_000.0, 3000.0, 1000.0, 300.0, 100.0)  # from the least personal on
 
@@ -56,14 +56,14 @@ class ClosedPFedMe:
         client.remember(counted=True)
         features, labels = lifted(client.samples, self.lift)
         rows = features.real()
-        with steady():
+        with single_threaded_blas():
             through = _resolved(rows, strength)
             matrix, moment = through @ rows, through @ labels.onehot()
         return Quadratic.of(matrix, moment, 1, features.space, labels.classes)
 
-    def left_out(self, client: Client, sent: dict[str, Any]) -> Ballot:
+    def left_out(self, client: Client, sent: dict[str, Any]) -> CorrectCounts:
         scores = self.scores_left_out(client, sent)
-        return Ballot.of(right(scores, client.samples.labels.codes)[:, None])
+        return CorrectCounts.of(correct(scores, client.samples.labels.codes)[:, None])
 
     def scores_left_out(self, client: Client, sent: dict[str, Any]) -> Floats:
         """Return the scores of each sample by the client's model without it, exactly."""
@@ -71,12 +71,12 @@ class ClosedPFedMe:
         strength, total, rows = sent["strength"], sent["total"], features.real()
         factor = total.factor(self.ridge / strength)
         head = factor.solve(total.moment)
-        with steady():
+        with single_threaded_blas():
             through = _resolved(rows, strength)  # its columns are Q f
             own = np.einsum("ij,ji->i", rows, through)
             residual = labels.onehot() - rows @ (through @ labels.onehot())
             shared = through.T @ head
-        errors = residual / remaining(own)[:, None]
+        errors = residual / one_minus_leverage(own)[:, None]
         scores: Floats = labels.onehot() - errors
         reach = np.zeros(len(rows))  # f' Q (sum Q G)^-1 Q f, if the client is in the sum
         if "counted" in client.state:
@@ -84,19 +84,19 @@ class ClosedPFedMe:
         scores += (
             strength
             * (shared - reach[:, None] * errors)
-            / remaining(own + strength * reach)[:, None]
+            / one_minus_leverage(own + strength * reach)[:, None]
         )
         return scores
 
-    def fit(self, federation: Federation) -> Iterator[Linear | Settled]:
+    def fit(self, federation: Federation) -> Iterator[Linear | Tuned]:
         if self.strength != "auto":
             yield self._head(federation.sum(self.envelope, self.strength), self.strength)
             return
-        total, choice = chosen_strength(federation, self.envelope, self.left_out, TRIED)
+        total, choice = select_strength(federation, self.envelope, self.left_out, TRIED)
         yield replace(choice, shared=self._head(total, choice.setting["strength"]))
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        head, setting = unsettled(shared, strength=self.strength)
+        head, setting = unwrap(shared, strength=self.strength)
         return pulled(head, client, setting["strength"])
 
     def _head(self, total: Quadratic, strength: float) -> Linear:

@@ -6,12 +6,12 @@ from typing import Any
 
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
-from fedgram.methods._residual_blocks import Deepened, Deepening
+from fedgram.methods._residual_blocks import ResidualBlocks, ResidualModel
 from fedgram.models.linear import Linear, Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepAFL(Deepening):
+class DeepAFL(ResidualBlocks):
     """DeepAFL: residual blocks on frozen features, each solved (ICLR 2026, arXiv 2603.00579).
 
     On features Phi a head W is solved as in `afl`. With random features F of Phi, a block solves
@@ -24,14 +24,14 @@ class DeepAFL(Deepening):
     the first of which is `afl`.
     """
 
-    def fit(self, federation: Federation) -> Iterator[Deepened]:
+    def fit(self, federation: Federation) -> Iterator[ResidualModel]:
         below = self.start(federation)
         for head, deeper in self.deeper(federation, below):
-            yield Deepened(below=below, model=head)
+            yield ResidualModel(below=below, model=head)
             below = deeper
         total = federation.sum(self.depth_statistics, below)
-        yield Deepened(below=below, model=Linear.of(total, ridge=self.ridge))
+        yield ResidualModel(below=below, model=Linear.of(total, ridge=self.ridge))
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        deep: Deepened = shared
+        deep: ResidualModel = shared
         return deep

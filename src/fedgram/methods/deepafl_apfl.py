@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedgram.methods._residual_blocks import OnTop
+from fedgram.methods._residual_blocks import StackedMethod
 from fedgram.methods.apfl import APFL
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepAFLAPFL(OnTop):
+class DeepAFLAPFL(StackedMethod):
     """Analytic Personalized FL (`apfl`) on top of the deep features of `deepafl`."""
 
     top: APFL = APFL()

@@ -9,14 +9,20 @@ from fedgram.core.samples import Array
 from fedgram.core.weighted import Weighted
 from fedgram.federation.client import Client
 from fedgram.models.linear import Predictor
-from fedgram.models.mlp import Rows
-from fedgram.training.batched import Descents, jointly
-from fedgram.training.descent import Task, together
-from fedgram.training.loop import Model, Training, keep, recalled, repeatable
+from fedgram.models.mlp import TrainingRows
+from fedgram.training.batched import Descents, batched_step
+from fedgram.training.descent import LocalDescent, run_batched
+from fedgram.training.loop import (
+    GradientMethod,
+    RoundModel,
+    deterministic_rng,
+    load_state,
+    save_state,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ditto(Training):
+class Ditto(GradientMethod):
     """Ditto: a personal model beside the shared one, pulled towards it (Li et al., ICML 2021).
 
     In each round a client first descends with its personal model on its loss plus
@@ -35,30 +41,32 @@ class Ditto(Training):
     strength: float = 1.0
     personal_epochs: int = 3
 
-    @jointly
-    def update(self, client: Client, model: Model) -> Descents[Weighted]:
+    @batched_step
+    def update(self, client: Client, model: RoundModel) -> Descents[Weighted]:
         rows = self.rows(client, model)
         # Randomness of its own: the shared model is FedAvg's, to the bit.
         personal = self._personal(client, model, rows, client.rng.spawn(1)[0])
         yield personal
-        keep(client, model, personal=personal.theta)
+        save_state(client, model, personal=personal.theta)
         theta = model.theta.copy()
         yield from self.descend(client, model, theta, rows)
         return self.weighted(theta, len(rows), personal.theta)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        model: Model = shared
-        personal = recalled(client, model).get("personal")
+        model: RoundModel = shared
+        personal = load_state(client, model).get("personal")
         if personal is None:
             rows = self.rows(client, model)
-            task = self._personal(client, model, rows, repeatable(client, model))
-            together([task])
+            task = self._personal(client, model, rows, deterministic_rng(client, model))
+            run_batched([task])
             personal = task.theta
         return model.at(personal).network
 
-    def _personal(self, client: Client, model: Model, rows: Rows, rng: np.random.Generator) -> Task:
+    def _personal(
+        self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
+    ) -> LocalDescent:
         """Return the descent of the personal model from where it is."""
-        start: Array = recalled(client, model).get("personal", model.theta)
+        start: Array = load_state(client, model).get("personal", model.theta)
         pull: dict[str, Any] = {"towards": model.theta, "strength": self.strength}
         descent = self.descent(model, self.personal_epochs)
         return descent.task(model.shape, start.copy(), rows, rng, **pull)

@@ -11,7 +11,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
-from fedgram.models.linear import Linear, Predictor, Restricted, lifted
+from fedgram.models.linear import ClassMasked, Linear, Predictor, lifted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,4 +54,4 @@ class Fed3R:
             return head
         labels = client.samples.labels
         present = np.bincount(labels.codes, minlength=len(labels.classes)) > 0
-        return Restricted(model=head, present=present)
+        return ClassMasked(model=head, present=present)

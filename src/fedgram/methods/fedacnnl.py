@@ -7,12 +7,12 @@ from typing import Any
 from fedgram.core.gcv import resolved
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
-from fedgram.layerwise.solver import Deep, Layered
+from fedgram.layerwise.solver import LayerwiseSolver, SolvedNetwork
 from fedgram.models.linear import Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedACnnL(Layered):
+class FedACnnL(LayerwiseSolver):
     """FedACnnL: a convolutional network solved layer by layer (Gu et al., arXiv 2502.06915).
 
     For each layer clients send the summed statistics of their patches; the server solves the
@@ -24,11 +24,11 @@ class FedACnnL(Layered):
     principal axes of the patches, which do better and are the default.
     """
 
-    def fit(self, federation: Federation) -> Iterator[Deep]:
+    def fit(self, federation: Federation) -> Iterator[SolvedNetwork]:
         stack, origins = self.solved(federation, federation.sum(self.census))
         total = federation.sum(self.head_statistics, stack)
         yield self.headed(stack, total, origins, resolved(self.ridge, total))
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        model: Deep = shared
+        model: SolvedNetwork = shared
         return model

@@ -9,16 +9,22 @@ from fedgram.core.samples import Array
 from fedgram.core.weighted import Weighted
 from fedgram.federation.client import Client
 from fedgram.models.linear import Predictor
-from fedgram.models.mlp import Rows, descending, gradient, loss
-from fedgram.training.batched import Descents, jointly
-from fedgram.training.loop import Model, Training, keep, recalled, repeatable
+from fedgram.models.mlp import TrainingRows, gradient, ignore_overflow, loss
+from fedgram.training.batched import Descents, batched_step
+from fedgram.training.loop import (
+    GradientMethod,
+    RoundModel,
+    deterministic_rng,
+    load_state,
+    save_state,
+)
 
 _WINDOW = 10  # losses looked at to see whether the weights have converged
 _MOST_PASSES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedALA(Training):
+class FedALA(GradientMethod):
     """FedALA: each client mixes the shared model into its own, entry by entry (AAAI 2023).
 
     A client keeps its last local model and a weight in [0, 1] for each parameter. On receipt of the
@@ -43,22 +49,24 @@ class FedALA(Training):
     mixing_share: float = 0.8
     settled: float = 0.1
 
-    @jointly
-    def update(self, client: Client, model: Model) -> Descents[Weighted]:
+    @batched_step
+    def update(self, client: Client, model: RoundModel) -> Descents[Weighted]:
         rows = self.rows(client, model)
         theta, weights = self._mixed(client, model, rows)
         yield from self.descend(client, model, theta, rows)
-        keep(client, model, own=theta, weights=weights)
+        save_state(client, model, own=theta, weights=weights)
         return self.weighted(theta, len(rows))
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        model: Model = shared
+        model: RoundModel = shared
         theta, _ = self._mixed(client, model, self.rows(client, model))
         return model.at(theta).network
 
-    def _mixed(self, client: Client, model: Model, rows: Rows) -> tuple[Array, Array | None]:
+    def _mixed(
+        self, client: Client, model: RoundModel, rows: TrainingRows
+    ) -> tuple[Array, Array | None]:
         """Return the start of local training and the weights, once they have been learned."""
-        kept, theta = recalled(client, model), model.theta.copy()
+        kept, theta = load_state(client, model), model.theta.copy()
         learned: Array | None = kept.get("weights")
         if "own" not in kept or not self.mixing_rate:
             return theta, learned
@@ -66,7 +74,7 @@ class FedALA(Training):
         if not np.any(change):
             return theta, learned
         weights = np.ones_like(change) if learned is None else learned.copy()
-        rng = repeatable(client, model)
+        rng = deterministic_rng(client, model)
         some = max(1, round(self.mixing_share * len(rows)))
         chosen = rows.take(rng.permutation(len(rows))[:some])
         self._learn(model, chosen, rng, (theta, weights, change), first=learned is None)
@@ -74,8 +82,8 @@ class FedALA(Training):
 
     def _learn(
         self,
-        model: Model,
-        rows: Rows,
+        model: RoundModel,
+        rows: TrainingRows,
         rng: np.random.Generator,
         mix: tuple[Array, Array, Array],
         *,
@@ -86,7 +94,7 @@ class FedALA(Training):
         base, losses = model.shape.base, []
         shared = theta[base:].copy()
         theta[base:] -= (1 - weights) * change  # own + weights * change, and exact at weight 1
-        with descending():
+        with ignore_overflow():
             for _ in range(_MOST_PASSES if first else 1):
                 for batch in rows.batches(self.batch, 1, rng):
                     slope = gradient(model.shape, theta, batch)[base:]

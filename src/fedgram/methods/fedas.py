@@ -10,15 +10,23 @@ from fedgram.core.weighted import MOST_WEIGHT, Weighted
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.models.linear import Predictor
-from fedgram.models.mlp import Rows, descending, gradient, product
-from fedgram.training.batched import Descents, jointly
-from fedgram.training.loop import Model, Training, headless, keep, recalled, repeatable, under
+from fedgram.models.mlp import TrainingRows, gradient, ignore_overflow, matmul
+from fedgram.training.batched import Descents, batched_step
+from fedgram.training.loop import (
+    GradientMethod,
+    RoundModel,
+    deterministic_rng,
+    load_state,
+    save_state,
+    with_head,
+    without_head,
+)
 
 _WEIGHT_STEPS = 2**20  # a Fisher trace per feature is sent as a whole number of these parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAS(Training):
+class FedAS(GradientMethod):
     """FedAS: personal heads, a shared layer weighed by Fisher information (CVPR 2024).
 
     On receipt of the shared layer a client aligns it for one epoch: its features are drawn to the
@@ -38,37 +46,39 @@ class FedAS(Training):
 
     aligning_rate: float = 0.01
 
-    def begin(self, federation: Federation, model: Model) -> Model:
+    def begin(self, federation: Federation, model: RoundModel) -> RoundModel:
         most = MOST_WEIGHT // len(federation.clients)  # of one client
-        return replace(headless(model), more={"most": most})
+        return replace(without_head(model), more={"most": most})
 
-    @jointly
-    def update(self, client: Client, model: Model) -> Descents[Weighted]:
-        rows, base = self.rows(client, model), model.plain.base
+    @batched_step
+    def update(self, client: Client, model: RoundModel) -> Descents[Weighted]:
+        rows, base = self.rows(client, model), model.to_dict.base
         theta = self._aligned(client, model, rows, client.rng)
         yield from self.descend(client, model, theta, rows)
-        keep(client, model, own=theta)
-        parts = self._fisher_trace(model, theta, rows) / model.plain.width * _WEIGHT_STEPS
+        save_state(client, model, own=theta)
+        parts = self._fisher_trace(model, theta, rows) / model.to_dict.width * _WEIGHT_STEPS
         weight = int(np.clip(parts, 1, model.more["most"]))
         return self.weighted(theta[:base], weight, theta[base:])
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        model: Model = shared
-        kept = recalled(client, model)
+        model: RoundModel = shared
+        kept = load_state(client, model)
         if "own" in kept:
             return model.at(kept["own"]).network
-        rows, theta = self.rows(client, model), under(model, None)
-        self.descent(model)(model.plain, theta, rows, repeatable(client, model))
+        rows, theta = self.rows(client, model), with_head(model, None)
+        self.descent(model)(model.to_dict, theta, rows, deterministic_rng(client, model))
         return model.at(theta).network
 
-    def _aligned(self, client: Client, model: Model, rows: Rows, rng: np.random.Generator) -> Array:
+    def _aligned(
+        self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
+    ) -> Array:
         """Return the shared layer, drawn to the client's class means, under the client's head."""
-        shape = model.plain
-        own: Array = recalled(client, model).get("own", under(model, None))
-        theta = under(model, own[shape.base :])
+        shape = model.to_dict
+        own: Array = load_state(client, model).get("own", with_head(model, None))
+        theta = with_head(model, own[shape.base :])
         if not shape.hidden:
             return theta
-        with descending():
+        with ignore_overflow():
             means = _class_means(shape.represent(own, rows), rows, shape.classes)
             for batch in rows.batches(self.batch, 1, rng):
                 inside = shape.represent(theta, batch)
@@ -77,25 +87,25 @@ class FedAS(Training):
                 slope = (inside - means[batch.codes])[:, :-1]
                 slope *= (2 / (alike * shape.hidden)).astype(slope.dtype)
                 slope *= inside[:, :-1] > 0
-                step = product(batch.values.T, slope, batch.unit)
+                step = matmul(batch.values.T, slope, batch.unit)
                 shape.layers(theta)[0][...] -= self.aligning_rate * step
         return theta
 
-    def _fisher_trace(self, model: Model, theta: Array, rows: Rows) -> float:
+    def _fisher_trace(self, model: RoundModel, theta: Array, rows: TrainingRows) -> float:
         """Return the sum over mini-batches of their squared gradients."""
         order = np.arange(len(rows))
         size = self.batch or len(rows)
         parts = [rows.take(order[at : at + size]) for at in range(0, len(rows), size)]
-        with descending():
+        with ignore_overflow():
             squares = [
-                float(np.sum(gradient(model.plain, theta, part) ** 2, dtype=np.float64))
+                float(np.sum(gradient(model.to_dict, theta, part) ** 2, dtype=np.float64))
                 for part in parts
             ]
         trace = sum(squares)
         return trace if np.isfinite(trace) else 0.0
 
 
-def _class_means(inside: Array, rows: Rows, classes: int) -> Array:
+def _class_means(inside: Array, rows: TrainingRows, classes: int) -> Array:
     """Return the mean representation of each class that the client has."""
     means = np.zeros((classes, inside.shape[1]), inside.dtype)
     for code in np.unique(rows.codes):

@@ -12,12 +12,12 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Settled, Tailored, shelved, unsettled
-from fedgram.methods._tuning import chosen
+from fedgram.federation.protocol import Federation, PerClient, Tuned, gather_to_disk, unwrap
+from fedgram.methods._tuning import select_best
 from fedgram.models.linear import Linear, Predictor, lifted, require_lift
-from fedgram.selection.correct_counts import Ballot
-from fedgram.selection.leave_one_out import ALPHAS, Own, right
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.correct_counts import CorrectCounts
+from fedgram.selection.leave_one_out import ALPHAS, LeaveOneOut, correct
+from fedgram.selection.normal_equations import NormalEquations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +66,12 @@ class FedHiP:
             client.remember(counted=True)
         return Statistics.of(*lifted(client.samples, self.lift))
 
-    def left_out(self, client: Client, whole: Whole) -> Ballot:
-        own = Own.of(client.samples, whole, self.lift, counted="counted" in client.state)
-        scores = own.reweighed()
-        return Ballot.of(np.stack([right(scores(a), own.codes) for a in ALPHAS], axis=1))
+    def left_out(self, client: Client, whole: NormalEquations) -> CorrectCounts:
+        own = LeaveOneOut.of(client.samples, whole, self.lift, counted="counted" in client.state)
+        scores = own.with_extra_weight()
+        return CorrectCounts.of(np.stack([correct(scores(a), own.codes) for a in ALPHAS], axis=1))
 
-    def fit(self, federation: Federation) -> Iterator[Whole | Settled | Tailored]:
+    def fit(self, federation: Federation) -> Iterator[NormalEquations | Tuned | PerClient]:
         at_server = self.solver == "server" or (self.solver == "auto" and not federation.private)
         if at_server:
             yield self._solved_at_server(federation)
@@ -83,27 +83,30 @@ class FedHiP:
     def personalize(self, client: Client, shared: Any) -> Predictor:
         if isinstance(shared, Linear):
             return shared
-        whole, setting = unsettled(shared, alpha=self.alpha)
-        model: Linear = whole.reweighed(client.samples, self.lift, setting["alpha"])
+        whole, setting = unwrap(shared, alpha=self.alpha)
+        model: Linear = whole.with_extra_weight(client.samples, self.lift, setting["alpha"])
         return model
 
     def _common(
         self, federation: Federation, total: Statistics
-    ) -> tuple[Whole | Settled, Whole, float]:
+    ) -> tuple[NormalEquations | Tuned, NormalEquations, float]:
         """Return what everybody may be sent, the total in it, and alpha."""
         if total.count <= 0:
             raise SolveError(f"nothing to solve: the total holds {total.count} samples")
         # No slack: this ridge holds personal heads too, and they need it.
-        whole = Whole(total=total, ridge=resolved(self.ridge, total, slack=0.0))
+        whole = NormalEquations(total=total, ridge=resolved(self.ridge, total, slack=0.0))
         if self.alpha != "auto":
             return whole, whole, self.alpha
         ballot = federation.sum(self.left_out, whole)
-        common = chosen(ballot, [{"alpha": alpha} for alpha in ALPHAS], whole)
+        common = select_best(ballot, [{"alpha": alpha} for alpha in ALPHAS], whole)
         return common, whole, common.setting["alpha"]
 
-    def _solved_at_server(self, federation: Federation) -> Tailored:
-        with codec.Shelf() as shelf:
-            total = shelved(federation, self.statistics, shelf)
+    def _solved_at_server(self, federation: Federation) -> PerClient:
+        with codec.DiskStore() as shelf:
+            total = gather_to_disk(federation, self.statistics, shelf)
             common, whole, alpha = self._common(federation, total)
-            heads = {client: whole.mixed(shelf[client], self.lift, alpha) for client in shelf}
-        return Tailored(common=common, own=heads)
+            heads = {
+                client: whole.with_extra_statistics(shelf[client], self.lift, alpha)
+                for client in shelf
+            }
+        return PerClient(common=common, own=heads)

@@ -10,13 +10,19 @@ from fedgram.core.weighted import Weighted
 from fedgram.errors import ConfigError
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
-from fedgram.models.linear import Predictor, Restricted
-from fedgram.models.mlp import Rows, descending, errors, product
-from fedgram.training.loop import Model, Training, keep, recalled, repeatable
+from fedgram.models.linear import ClassMasked, Predictor
+from fedgram.models.mlp import TrainingRows, cross_entropy_grad, ignore_overflow, matmul
+from fedgram.training.loop import (
+    GradientMethod,
+    RoundModel,
+    deterministic_rng,
+    load_state,
+    save_state,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPCL(Training):
+class FedPCL(GradientMethod):
     """FedPCL: only class prototypes travel (Tan et al., NeurIPS 2022).
 
     Each client trains a projection of its own on the frozen features. Projected samples of length
@@ -51,14 +57,14 @@ class FedPCL(Training):
         if self.hidden < 1 or not self.temperature > 0:
             raise ConfigError("hidden (of the projection) and temperature must be greater than 0")
 
-    def begin(self, federation: Federation, model: Model) -> Model:
+    def begin(self, federation: Federation, model: RoundModel) -> RoundModel:
         nothing = replace(model.network, theta=np.zeros(0, model.theta.dtype))
         return self._renewed(federation, replace(model, network=nothing), self.first)
 
-    def round(self, federation: Federation, model: Model) -> Model:
+    def round(self, federation: Federation, model: RoundModel) -> RoundModel:
         return self._renewed(federation, model, self.update)
 
-    def _renewed(self, federation: Federation, model: Model, step: Any) -> Model:
+    def _renewed(self, federation: Federation, model: RoundModel, step: Any) -> RoundModel:
         """Return the model with the prototypes that the clients answer."""
         dtype = model.theta.dtype
         known = model.more.get("prototypes", np.zeros(0, dtype))
@@ -77,57 +83,59 @@ class FedPCL(Training):
             peers=[peer.mean(otherwise=everybody).astype(dtype) for peer in peers],
         )
 
-    def first(self, client: Client, model: Model) -> Weighted:
+    def first(self, client: Client, model: RoundModel) -> Weighted:
         """Return the prototypes under the public start."""
         rows = self.rows(client, model)
         return self._prototypes(model, self._start_of(client, model), rows)
 
-    def update(self, client: Client, model: Model) -> Weighted:
+    def update(self, client: Client, model: RoundModel) -> Weighted:
         rows = self.rows(client, model)
         projection = self._trained(client, model, rows, client.rng)
-        keep(client, model, projection=projection)
+        save_state(client, model, projection=projection)
         return self._prototypes(model, projection, rows)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        model: Model = shared
+        model: RoundModel = shared
         rows = self.rows(client, model)
-        projection = recalled(client, model).get("projection")
+        projection = load_state(client, model).get("projection")
         if projection is None:
-            projection = self._trained(client, model, rows, repeatable(client, model))
+            projection = self._trained(client, model, rows, deterministic_rng(client, model))
         known = self._prototypes(model, projection, rows)
         prototypes = self._sets(model, known.mean(otherwise=model.more["prototypes"]))
         # The length of a projected sample does not change which prototype it is most like.
-        with descending():
-            weights = product(projection, prototypes.T.astype(projection.dtype), 1.0)
-        linear = replace(model.plain, hidden=0)
+        with ignore_overflow():
+            weights = matmul(projection, prototypes.T.astype(projection.dtype), 1.0)
+        linear = replace(model.to_dict, hidden=0)
         network = replace(model.network, theta=weights.reshape(-1), shape=linear)
-        return Restricted(model=network, present=self._sets(model, known.weight)[:, 0] > 0)
+        return ClassMasked(model=network, present=self._sets(model, known.weight)[:, 0] > 0)
 
-    def _start_of(self, client: Client, model: Model) -> Array:
+    def _start_of(self, client: Client, model: RoundModel) -> Array:
         """Return the client's projection, at first the public start."""
-        kept = recalled(client, model).get("projection")
+        kept = load_state(client, model).get("projection")
         if kept is not None:
             return np.array(kept)
-        return model.plain.layers(model.plain.start(model.theta.dtype))[0]
+        return model.to_dict.layers(model.to_dict.start(model.theta.dtype))[0]
 
-    def _prototypes(self, model: Model, projection: Array, rows: Rows) -> Weighted:
-        onehot = np.zeros((model.plain.classes, len(rows)), projection.dtype)
+    def _prototypes(self, model: RoundModel, projection: Array, rows: TrainingRows) -> Weighted:
+        onehot = np.zeros((model.to_dict.classes, len(rows)), projection.dtype)
         onehot[rows.codes, np.arange(len(rows))] = 1
-        with descending():
+        with ignore_overflow():
             inside, _ = _projected(projection, rows)
-            sums = product(onehot, inside, 1.0)
+            sums = matmul(onehot, inside, 1.0)
         counts = np.bincount(rows.codes, minlength=len(sums))
         means = sums / np.maximum(counts, 1)[:, None]
         return self.weighted(means.reshape(-1), np.repeat((counts > 0) * 1, self.hidden))
 
-    def _sets(self, model: Model, flat: Array) -> Array:
-        return flat.reshape(model.plain.classes, self.hidden)
+    def _sets(self, model: RoundModel, flat: Array) -> Array:
+        return flat.reshape(model.to_dict.classes, self.hidden)
 
-    def _trained(self, client: Client, model: Model, rows: Rows, rng: np.random.Generator) -> Array:
+    def _trained(
+        self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
+    ) -> Array:
         projection = self._start_of(client, model)
         everybody = self._sets(model, model.more["prototypes"])
         peers = [self._sets(model, peer) for peer in model.more["peers"]]
-        with descending():
+        with ignore_overflow():
             for batch in rows.batches(self.batch, self.epochs, rng):
                 inside, lengths = _projected(projection, batch)
                 slope = self._drawn(inside, batch, everybody)
@@ -135,18 +143,20 @@ class FedPCL(Training):
                     slope += self._drawn(inside, batch, peer) / len(peers)
                 slope -= inside * np.sum(slope * inside, axis=1, keepdims=True)
                 slope /= lengths
-                projection -= model.rate * product(batch.values.T, slope, batch.unit)
+                projection -= model.rate * matmul(batch.values.T, slope, batch.unit)
         return projection
 
-    def _drawn(self, inside: Array, batch: Rows, prototypes: Array) -> Array:
+    def _drawn(self, inside: Array, batch: TrainingRows, prototypes: Array) -> Array:
         """Return the gradient of the contrastive loss with respect to the projected samples."""
-        residual = errors(product(inside, prototypes.T, 1 / self.temperature), batch.codes)
-        return product(residual, prototypes, 1 / self.temperature)
+        residual = cross_entropy_grad(
+            matmul(inside, prototypes.T, 1 / self.temperature), batch.codes
+        )
+        return matmul(residual, prototypes, 1 / self.temperature)
 
 
-def _projected(projection: Array, rows: Rows) -> tuple[Array, Array]:
+def _projected(projection: Array, rows: TrainingRows) -> tuple[Array, Array]:
     """Return projected rows of length one, and their lengths before."""
-    inside = product(rows.values, projection, rows.unit)
+    inside = matmul(rows.values, projection, rows.unit)
     lengths = np.maximum(np.linalg.norm(inside, axis=1, keepdims=True), 1e-12)
     inside /= lengths
     return inside, lengths.astype(inside.dtype)

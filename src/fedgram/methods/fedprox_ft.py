@@ -6,7 +6,7 @@ from typing import Any
 from fedgram.federation.client import Client
 from fedgram.methods.fedprox import FedProx
 from fedgram.models.linear import Predictor
-from fedgram.training.loop import tuned
+from fedgram.training.loop import fine_tuned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,4 +22,4 @@ class FedProxFT(FedProx):
     tuning_epochs: int = 5
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        return tuned(self, client, shared, self.tuning_epochs)
+        return fine_tuned(self, client, shared, self.tuning_epochs)

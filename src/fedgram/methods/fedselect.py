@@ -11,12 +11,12 @@ from fedgram.errors import ConfigError
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.models.linear import Predictor
-from fedgram.models.mlp import Architecture, Rows
-from fedgram.training.loop import Model, Training, keep, recalled
+from fedgram.models.mlp import Architecture, TrainingRows
+from fedgram.training.loop import GradientMethod, RoundModel, load_state, save_state
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSelect(Training):
+class FedSelect(GradientMethod):
     """FedSelect: the parameters that change most become personal (Tamirisa et al., CVPR 2024).
 
     Each client has a mask of personal parameters, empty at first. A round alternates epochs on the
@@ -47,31 +47,31 @@ class FedSelect(Training):
         if self.growing_rounds < 1:
             raise ConfigError(f"growing_rounds = {self.growing_rounds}: use at least 1")
 
-    def round(self, federation: Federation, model: Model) -> Model:
+    def round(self, federation: Federation, model: RoundModel) -> RoundModel:
         total = federation.sum(self.update, model, clients=self.asked(federation))
         return model.at(total.mean(otherwise=model.theta))
 
-    def update(self, client: Client, model: Model) -> Weighted:
+    def update(self, client: Client, model: RoundModel) -> Weighted:
         rows = self.rows(client, model)
         mask, since = self._grown(client, model)
         theta = self._merged(client, model, mask)
         self._alternate(client, model, theta, rows, mask)
-        keep(client, model, mask=mask, own=theta, since=since)
+        save_state(client, model, mask=mask, own=theta, since=since)
         return self.weighted(theta, np.where(mask, 0, len(rows)))
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        model: Model = shared
-        mask: Array = recalled(client, model).get("mask", np.zeros(len(model.theta), bool))
+        model: RoundModel = shared
+        mask: Array = load_state(client, model).get("mask", np.zeros(len(model.theta), bool))
         return model.at(self._merged(client, model, mask)).network
 
-    def _merged(self, client: Client, model: Model, mask: Array) -> Array:
+    def _merged(self, client: Client, model: RoundModel, mask: Array) -> Array:
         """Return the shared parameters, with the client's own where the mask says so."""
-        own: Array = recalled(client, model).get("own", model.theta)
+        own: Array = load_state(client, model).get("own", model.theta)
         merged: Array = np.where(mask, own, model.theta)
         return merged
 
     def _alternate(
-        self, client: Client, model: Model, theta: Array, rows: Rows, mask: Array
+        self, client: Client, model: RoundModel, theta: Array, rows: TrainingRows, mask: Array
     ) -> None:
         descent = self.descent(model, 1)
         for _ in range(self.epochs):
@@ -82,9 +82,9 @@ class FedSelect(Training):
             elif not mask.all():
                 descent(model.shape, theta, rows, client.rng, mask=~mask)
 
-    def _grown(self, client: Client, model: Model) -> tuple[Array, Array]:
+    def _grown(self, client: Client, model: RoundModel) -> tuple[Array, Array]:
         """Return the mask, grown if it is time, and the parameters at its last growth."""
-        kept = recalled(client, model)
+        kept = load_state(client, model)
         if "mask" not in kept:
             return np.zeros(len(model.theta), bool), model.theta.copy()
         mask, since, own = kept["mask"], kept["since"], kept["own"]

@@ -8,14 +8,14 @@ import numpy as np
 
 from fedgram.core.quadratic import Quadratic
 from fedgram.core.samples import Floats
-from fedgram.core.solve import steady
+from fedgram.core.solve import single_threaded_blas
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Settled, unsettled
-from fedgram.methods._tuning import chosen_strength, require_strength
+from fedgram.federation.protocol import Federation, Tuned, unwrap
+from fedgram.methods._tuning import require_strength, select_strength
 from fedgram.models.linear import Linear, Predictor, Shifted, lifted
-from fedgram.selection.correct_counts import Ballot
-from fedgram.selection.leave_one_out import remaining, right
+from fedgram.selection.correct_counts import CorrectCounts
+from fedgram.selection.leave_one_out import correct, one_minus_leverage
 
 TRIED = (1000.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # from the least personal on
 
@@ -55,40 +55,40 @@ class Intercept:
         rows, targets = features.real(), labels.onehot()
         count, weight = len(rows), len(rows) + strength
         sums = rows.sum(axis=0)
-        with steady():
+        with single_threaded_blas():
             matrix = rows.T @ rows - np.outer(sums, sums) / weight
             moment = rows.T @ targets - np.outer(sums, targets.sum(axis=0)) / weight
         share = max(1, count)
         return Quadratic.of(matrix / share, moment / share, count, features.space, labels.classes)
 
-    def left_out(self, client: Client, sent: dict[str, Any]) -> Ballot:
+    def left_out(self, client: Client, sent: dict[str, Any]) -> CorrectCounts:
         scores = self.scores_left_out(client, sent)
-        return Ballot.of(right(scores, client.samples.labels.codes)[:, None])
+        return CorrectCounts.of(correct(scores, client.samples.labels.codes)[:, None])
 
     def scores_left_out(self, client: Client, sent: dict[str, Any]) -> Floats:
         """Return the scores of each sample by the client's model without it, exactly."""
         features, labels = lifted(client.samples, self.lift)
         strength, total, rows = sent["strength"], sent["total"], features.real()
         factor = total.factor(self.ridge)
-        with steady():
+        with single_threaded_blas():
             left_over = labels.onehot() - rows @ factor.solve(total.moment)
         weight = len(rows) + strength
         residual = left_over - left_over.sum(axis=0) / weight
         leverage = np.full(len(rows), 1 / weight)
         if "counted" in client.state:
             leverage += np.sum(factor.whitened(rows - rows.sum(axis=0) / weight) ** 2, axis=1)
-        scores: Floats = labels.onehot() - residual / remaining(leverage)[:, None]
+        scores: Floats = labels.onehot() - residual / one_minus_leverage(leverage)[:, None]
         return scores
 
-    def fit(self, federation: Federation) -> Iterator[Linear | Settled]:
+    def fit(self, federation: Federation) -> Iterator[Linear | Tuned]:
         if self.strength != "auto":
             yield self._head(federation.sum(self.centered, self.strength))
             return
-        total, choice = chosen_strength(federation, self.centered, self.left_out, TRIED)
+        total, choice = select_strength(federation, self.centered, self.left_out, TRIED)
         yield replace(choice, shared=self._head(total))
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        head, setting = unsettled(shared, strength=self.strength)
+        head, setting = unwrap(shared, strength=self.strength)
         return Shifted(model=head, shift=own_intercept(head, client, setting["strength"]))
 
     def _head(self, total: Quadratic) -> Linear:

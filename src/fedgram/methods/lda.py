@@ -11,7 +11,7 @@ from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.models.linear import Linear, Predictor, Shifted, lifted, require_lift
-from fedgram.selection.class_prior import Informed, class_counts, counts_of, log_odds
+from fedgram.selection.class_prior import HeadWithClassCounts, class_counts, counts_of, log_odds
 from fedgram.selection.gaussian import gaussian_weights
 
 
@@ -43,7 +43,7 @@ class LDA:
     def statistics(self, client: Client, _: None) -> Statistics:
         return Statistics.of(*lifted(client.samples, self.lift))
 
-    def fit(self, federation: Federation) -> Iterator[Informed]:
+    def fit(self, federation: Federation) -> Iterator[HeadWithClassCounts]:
         total = federation.sum(self.statistics)
         require_lift(total.space, self.lift)
         head = Linear(
@@ -53,7 +53,7 @@ class LDA:
             lift=self.lift,
             origin=codec.digest({"total": total.digest(), "shrinkage": float(self.shrinkage)}),
         )
-        yield Informed(head=head, counts=class_counts(total)[0])
+        yield HeadWithClassCounts(head=head, counts=class_counts(total)[0])
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         odds = log_odds(counts_of(client.samples.labels), shared.counts, self.smoothing)

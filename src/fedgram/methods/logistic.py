@@ -9,12 +9,12 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.gcv import resolved
 from fedgram.core.samples import Floats
-from fedgram.core.solve import ridge_solve, square
+from fedgram.core.solve import ridge_solve, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Settled, unsettled
+from fedgram.federation.protocol import Federation, Tuned, unwrap
 from fedgram.models.linear import Predictor, Shifted, lifted, require_lift
 from fedgram.selection.class_prior import (
     PriorEvidence,
@@ -114,7 +114,7 @@ class Logistic:
     def pseudo_counts(self, client: Client, counts: Floats) -> PriorEvidence:
         return prior_evidence(counts_of(client.samples.labels), counts)
 
-    def fit(self, federation: Federation) -> Iterator[Settled]:
+    def fit(self, federation: Federation) -> Iterator[Tuned]:
         total = federation.sum(self.statistics)
         require_lift(total.space, self.lift)
         suited = resolved("auto", total, slack=0.0)
@@ -135,17 +135,17 @@ class Logistic:
             words += f", {fit.used} residual sums over {fit.samples:,} samples"
         if self.prior:
             words += f", class prior with a pseudo-count of {pseudo_count:g}"
-        yield Settled(
+        yield Tuned(
             shared=SoftmaxHead(head=head, counts=counts, pseudo_count=pseudo_count),
             setting={"ridge": ridge},
-            told=words,
-            reasons=reasons,
+            description=words,
+            left_out_accuracy=reasons,
             invariant=not self.prior,
             notes=fit.notes(),
         )
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        softmax, _ = unsettled(shared)
+        softmax, _ = unwrap(shared)
         head = softmax.head.linear()
         if not softmax.pseudo_count:
             model: Predictor = head
@@ -168,7 +168,7 @@ class Logistic:
     def _ridge_head(self, total: Statistics, ridge: float) -> IntegerHead:
         space = total.space
         stored = ridge_solve(
-            square(total.gram, space.width),
+            unpack_symmetric(total.gram, space.width),
             total.moment.astype(np.float64),
             ridge / space.unit**2,
             samples=total.count,

@@ -8,13 +8,13 @@ from typing import Any
 from fedgram.core.samples import Array
 from fedgram.federation.client import Client
 from fedgram.models.linear import Predictor
-from fedgram.models.mlp import Rows, descending, gradient
-from fedgram.training.descent import Task
-from fedgram.training.loop import Model, Training, tuned
+from fedgram.models.mlp import TrainingRows, gradient, ignore_overflow
+from fedgram.training.descent import LocalDescent
+from fedgram.training.loop import GradientMethod, RoundModel, fine_tuned
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(Training):
+class PerFedAvg(GradientMethod):
     """Per-FedAvg: a shared start from which few steps lead far (Fallah et al., NeurIPS 2020).
 
     Each local step looks one step ahead: from w to ``w - inner_rate * gradient`` on one batch, then
@@ -33,9 +33,11 @@ class PerFedAvg(Training):
     inner_rate: float = 0.0
     tuning_epochs: int = 1
 
-    def descend(self, client: Client, model: Model, theta: Array, rows: Rows) -> Iterable[Task]:
+    def descend(
+        self, client: Client, model: RoundModel, theta: Array, rows: TrainingRows
+    ) -> Iterable[LocalDescent]:
         ahead = self._ahead(model)
-        with descending():
+        with ignore_overflow():
             batches = rows.batches(self.batch, self.epochs, client.rng)
             start = next(batches)
             for first, second in itertools.pairwise(itertools.chain([start], batches, [start])):
@@ -45,7 +47,7 @@ class PerFedAvg(Training):
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         ahead = replace(shared, rate=self._ahead(shared))
-        return tuned(self, client, ahead, self.tuning_epochs)
+        return fine_tuned(self, client, ahead, self.tuning_epochs)
 
-    def _ahead(self, model: Model) -> float:
+    def _ahead(self, model: RoundModel) -> float:
         return self.inner_rate or model.rate

@@ -14,18 +14,25 @@ from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.layerwise import filters, personal
 from fedgram.layerwise.filters import LABELED
-from fedgram.layerwise.patches import places
-from fedgram.layerwise.personal import STRENGTHS, LeaveOneOut, Profiles, Pull, Right, Slots
-from fedgram.layerwise.solver import Deep, Layered
-from fedgram.layerwise.stack import Stack
+from fedgram.layerwise.patches import positions
+from fedgram.layerwise.personal import (
+    STRENGTHS,
+    ClassProfiles,
+    GroupStatistics,
+    PulledLeaveOneOut,
+    PulledNetwork,
+    Right,
+)
+from fedgram.layerwise.solver import LayerwiseSolver, SolvedNetwork
+from fedgram.layerwise.stack import LayerStack
 from fedgram.models.linear import Predictor
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.normal_equations import NormalEquations
 
 _MOST_MOVES = 20  # of the groups' centers
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedACnnL(Layered):
+class PFedACnnL(LayerwiseSolver):
     """pFedACnnL: each client's layers are pulled towards the shared ones (arXiv 2502.06915).
 
     The shared network is that of `fedacnnl`. A client's own head minimizes the squared error on its
@@ -71,32 +78,32 @@ class PFedACnnL(Layered):
 
     # What clients are asked for, beyond the layers
 
-    def profile(self, client: Client, centers: Floats) -> Profiles:
+    def profile(self, client: Client, centers: Floats) -> ClassProfiles:
         """Return a client's part in the centers of the groups."""
         return personal.profile(client.samples.labels, centers)
 
-    def group_statistics(self, client: Client, task: dict[str, Any]) -> Slots:
+    def group_statistics(self, client: Client, task: dict[str, Any]) -> GroupStatistics:
         """Return the statistics of what comes out of the layers, in the slot of the group."""
         samples, centers = client.samples, task["centers"]
         own = self.outcomes_of(samples, task["stack"])
-        return Slots.of(own, personal.nearest(samples.labels, centers), len(centers))
+        return GroupStatistics.of(own, personal.nearest(samples.labels, centers), len(centers))
 
     def right(self, client: Client, task: dict[str, Any]) -> Right:
         """Count what would be told right without having been seen, for each strength."""
-        pull: Pull = task["pull"]
+        pull: PulledNetwork = task["pull"]
         samples = client.samples
         head = pull.head(samples.labels)
         group = personal.nearest(samples.labels, pull.centers) if pull.heads else 0
-        whole = Whole(total=task["totals"][group], ridge=pull.ridge)
+        whole = NormalEquations(total=task["totals"][group], ridge=pull.ridge)
         common = self.lift(pull.model.stack(samples.features))
         own = self.lift(self._layers(samples, pull.model.stack)(samples.features))
-        left_out = LeaveOneOut.of(own, common, samples.labels, whole, head.weights)
+        left_out = PulledLeaveOneOut.of(own, common, samples.labels, whole, head.weights)
         counts = np.array(list(left_out.right(STRENGTHS)), np.int64)
         return Right(samples=len(samples), right=counts)
 
     # What becomes of it
 
-    def fit(self, federation: Federation) -> Iterator[Pull]:
+    def fit(self, federation: Federation) -> Iterator[PulledNetwork]:
         census = federation.sum(self.census)
         stack, origins = self.solved(federation, census)
         centers = self._centers(federation, len(census.classes))
@@ -108,7 +115,7 @@ class PFedACnnL(Layered):
         yield pull
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        pull: Pull = shared
+        pull: PulledNetwork = shared
         samples = client.samples
         stack = self._layers(samples, pull.model.stack)
         head = personal.pulled_head(
@@ -118,7 +125,7 @@ class PFedACnnL(Layered):
             ridge=pull.ridge,
             strength=pull.strength,
         )
-        return Deep(stack=stack, head=head)
+        return SolvedNetwork(stack=stack, head=head)
 
     def _centers(self, federation: Federation, classes: int) -> Floats:
         """Move the centers of the groups to the means of their members until they stay."""
@@ -133,22 +140,22 @@ class PFedACnnL(Layered):
         return centers
 
     def _headed(
-        self, federation: Federation, stack: Stack, origins: tuple[str, ...], centers: Floats
-    ) -> tuple[Pull, list[Statistics]]:
+        self, federation: Federation, stack: LayerStack, origins: tuple[str, ...], centers: Floats
+    ) -> tuple[PulledNetwork, list[Statistics]]:
         """Return the network with its head, or with one for each group, and their totals."""
         strength = 0.0 if self.strength == "auto" else self.strength
         if not len(centers):
             total = federation.sum(self.head_statistics, stack)
             ridge = resolved(self.ridge, total)
             model = self.headed(stack, total, origins, ridge)
-            return Pull(model=model, ridge=ridge, strength=strength), [total]
+            return PulledNetwork(model=model, ridge=ridge, strength=strength), [total]
         slots = federation.sum(self.group_statistics, {"stack": stack, "centers": centers})
         parts = slots.parts()
         total = sum(parts[1:], parts[0])
         # A group without members has the head of all.
         totals = [part if part.count else total for part in parts]
         ridge = resolved(self.ridge, total)
-        pull = Pull(
+        pull = PulledNetwork(
             model=self.headed(stack, total, origins, ridge),
             ridge=ridge,
             strength=strength,
@@ -157,14 +164,14 @@ class PFedACnnL(Layered):
         )
         return pull, totals
 
-    def _layers(self, samples: Samples, shared: Stack) -> Stack:
+    def _layers(self, samples: Samples, shared: LayerStack) -> LayerStack:
         """Return a client's own layers, each solved on what comes out of its own ones below."""
         if self.scope == "head" or self.filters not in LABELED:
             return shared
         own = replace(shared, solved=(), cells=0)
         for index, layer in enumerate(self.hidden(shared.inputs)):
             statistics = self.patches_of(samples, own, None)
-            strength = self.layer_strength * places(layer, own.maps)
+            strength = self.layer_strength * positions(layer, own.maps)
             solved = filters.pulled(
                 statistics,
                 shared.solved[index],

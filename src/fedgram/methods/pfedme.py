@@ -11,13 +11,19 @@ from fedgram.errors import ConfigError
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.models.linear import Predictor
-from fedgram.models.mlp import Rows, descending
-from fedgram.training.descent import Descent
-from fedgram.training.loop import Model, Training, keep, recalled, repeatable
+from fedgram.models.mlp import TrainingRows, ignore_overflow
+from fedgram.training.descent import SGD
+from fedgram.training.loop import (
+    GradientMethod,
+    RoundModel,
+    deterministic_rng,
+    load_state,
+    save_state,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(Training):
+class PFedMe(GradientMethod):
     """pFedMe: personal models as Moreau envelopes of the shared one (Dinh et al., NeurIPS 2020).
 
     A client's local model w and its personal model theta start at the shared model. On each batch
@@ -47,30 +53,32 @@ class PFedMe(Training):
         if self.inner_steps < 1:
             raise ConfigError(f"inner_steps = {self.inner_steps}: use at least 1")
 
-    def round(self, federation: Federation, model: Model) -> Model:
+    def round(self, federation: Federation, model: RoundModel) -> RoundModel:
         mean = federation.sum(self.update, model, clients=self.asked(federation)).mean()
         return model.at((1 - self.mixing) * model.theta + self.mixing * mean)
 
-    def update(self, client: Client, model: Model) -> Weighted:
+    def update(self, client: Client, model: RoundModel) -> Weighted:
         rows = self.rows(client, model)
         local, personal = self._trained(model, rows, client.rng)
-        keep(client, model, personal=personal)
+        save_state(client, model, personal=personal)
         return self.weighted(local, len(rows), personal)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        model: Model = shared
-        personal = recalled(client, model).get("personal")
+        model: RoundModel = shared
+        personal = load_state(client, model).get("personal")
         if personal is None:
             rows = self.rows(client, model)
-            _, personal = self._trained(model, rows, repeatable(client, model))
+            _, personal = self._trained(model, rows, deterministic_rng(client, model))
         return model.at(personal).network
 
-    def _trained(self, model: Model, rows: Rows, rng: np.random.Generator) -> tuple[Array, Array]:
+    def _trained(
+        self, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
+    ) -> tuple[Array, Array]:
         """Return the local and the personal model after a round."""
         local, personal = model.theta.copy(), model.theta.copy()
         rate = self.inner_rate or model.rate
-        inner = Descent(rate=rate, epochs=self.inner_steps, batch=0)
-        with descending():
+        inner = SGD(rate=rate, epochs=self.inner_steps, batch=0)
+        with ignore_overflow():
             for batch in rows.batches(self.batch, self.epochs, rng):
                 inner(model.shape, personal, batch, rng, towards=local, strength=self.strength)
                 local -= model.rate * self.strength * (local - personal)

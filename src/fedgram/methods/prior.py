@@ -11,20 +11,20 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Settled, unsettled
-from fedgram.methods._tuning import chosen
+from fedgram.federation.protocol import Federation, Tuned, unwrap
+from fedgram.methods._tuning import select_best
 from fedgram.models.linear import Predictor, Shifted, lifted, require_lift
 from fedgram.selection.class_prior import (
     TEMPERATURES,
-    Informed,
+    HeadWithClassCounts,
     class_counts,
     counts_of,
     left_out_log_odds,
     log_odds,
 )
-from fedgram.selection.correct_counts import Ballot
-from fedgram.selection.leave_one_out import Own, right
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.correct_counts import CorrectCounts
+from fedgram.selection.leave_one_out import LeaveOneOut, correct
+from fedgram.selection.normal_equations import NormalEquations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +65,9 @@ class Prior:
         client.remember(counted=True)
         return Statistics.of(*lifted(client.samples, self.lift))
 
-    def left_out(self, client: Client, whole: Whole) -> Ballot:
+    def left_out(self, client: Client, whole: NormalEquations) -> CorrectCounts:
         counted = "counted" in client.state
-        own = Own.of(client.samples, whole, self.lift, counted=counted)
+        own = LeaveOneOut.of(client.samples, whole, self.lift, counted=counted)
         odds = left_out_log_odds(
             own.codes,
             counts_of(client.samples.labels),
@@ -75,22 +75,22 @@ class Prior:
             self.smoothing,
             counted=counted,
         )
-        return Ballot.of(
-            np.stack([right(own.shared() + odds / t, own.codes) for t in TEMPERATURES], axis=1)
+        return CorrectCounts.of(
+            np.stack([correct(own.shared() + odds / t, own.codes) for t in TEMPERATURES], axis=1)
         )
 
-    def fit(self, federation: Federation) -> Iterator[Informed | Settled]:
+    def fit(self, federation: Federation) -> Iterator[HeadWithClassCounts | Tuned]:
         total = federation.sum(self.statistics)
         require_lift(total.space, self.lift)
-        whole = Whole(total=total, ridge=resolved(self.ridge, total))
-        shared = Informed(head=whole.linear(self.lift), counts=class_counts(total)[0])
+        whole = NormalEquations(total=total, ridge=resolved(self.ridge, total))
+        shared = HeadWithClassCounts(head=whole.linear(self.lift), counts=class_counts(total)[0])
         if self.temperature != "auto":
             yield shared
             return
         ballot = federation.sum(self.left_out, whole)
-        yield chosen(ballot, [{"temperature": t} for t in TEMPERATURES], shared)
+        yield select_best(ballot, [{"temperature": t} for t in TEMPERATURES], shared)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        informed, setting = unsettled(shared, temperature=self.temperature)
+        informed, setting = unwrap(shared, temperature=self.temperature)
         odds = log_odds(counts_of(client.samples.labels), informed.counts, self.smoothing)
         return Shifted(model=informed.head, shift=odds / setting["temperature"])

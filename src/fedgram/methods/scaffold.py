@@ -10,8 +10,8 @@ from fedgram.core.samples import Array
 from fedgram.core.weighted import Weighted
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
-from fedgram.training.batched import Descents, jointly
-from fedgram.training.loop import Model, Training, keep, recalled
+from fedgram.training.batched import Descents, batched_step
+from fedgram.training.loop import GradientMethod, RoundModel, load_state, save_state
 
 
 @codec.register("Corrected/1")
@@ -24,7 +24,7 @@ class Corrected(Additive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(Training):
+class Scaffold(GradientMethod):
     """SCAFFOLD: control variates take client drift out of local descent (ICML 2020).
 
     Every client keeps an estimate of its own gradient and the server one of everybody's; local
@@ -39,10 +39,10 @@ class Scaffold(Training):
 
     shared_rate: float = 1.0
 
-    def begin(self, federation: Federation, model: Model) -> Model:
+    def begin(self, federation: Federation, model: RoundModel) -> RoundModel:
         return model.at(model.theta, control=np.zeros_like(model.theta))
 
-    def round(self, federation: Federation, model: Model) -> Model:
+    def round(self, federation: Federation, model: RoundModel) -> RoundModel:
         total = federation.sum(self.corrected, model, clients=self.asked(federation))
         mean = total.theta.mean()
         share = int(total.theta.weight[0]) / len(federation.clients)  # of those who answered
@@ -50,17 +50,17 @@ class Scaffold(Training):
         control = model.more["control"] + share * total.control.mean()
         return model.at(theta, control=control.astype(model.theta.dtype))
 
-    @jointly
-    def corrected(self, client: Client, model: Model) -> Descents[Corrected]:
+    @batched_step
+    def corrected(self, client: Client, model: RoundModel) -> Descents[Corrected]:
         """Train with corrected steps; return the parameters and the change of the control."""
         rows = self.rows(client, model)
         everybody: Array = model.more["control"]
-        own: Array = recalled(client, model).get("control", np.zeros_like(everybody))
+        own: Array = load_state(client, model).get("control", np.zeros_like(everybody))
         theta = model.theta.copy()
         drift = everybody - own
         task = self.descent(model).task(model.shape, theta, rows, client.rng, drift=drift)
         yield task
         steps = self.epochs * len(task.parts)
         renewed = own - everybody + (model.theta - theta) / (steps * model.rate)
-        keep(client, model, control=renewed)
+        save_state(client, model, control=renewed)
         return Corrected(theta=self.weighted(theta, 1), control=self.weighted(renewed - own, 1))

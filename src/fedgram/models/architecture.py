@@ -28,7 +28,7 @@ PRESETS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maps:
+class MapShape:
     """The shape of what goes from layer to layer: maps of an image, or a plain vector.
 
     Entries are stored row by row, all channels of a place together. A vector is one place whose
@@ -36,7 +36,7 @@ class Maps:
 
     Examples
     --------
-    >>> Maps(height=28, width=28, channels=3).size
+    >>> MapShape(height=28, width=28, channels=3).size
     2352
     """
 
@@ -84,8 +84,9 @@ class Conv:
     --------
     >>> str(Conv(channels=32, kernel=5, padding=2, pool=2))
     'conv 32 5x5 pad 2 max 2'
-    >>> Conv(channels=32, kernel=5, padding=2, pool=2).after(Maps(height=28, width=28, channels=1))
-    Maps(height=14, width=14, channels=32)
+    >>> image = MapShape(height=28, width=28, channels=1)
+    >>> Conv(channels=32, kernel=5, padding=2, pool=2).after(image)
+    MapShape(height=14, width=14, channels=32)
     """
 
     channels: int
@@ -96,11 +97,11 @@ class Conv:
     pooling: Pooling = "max"
     activation: str = "relu"
 
-    def fan_in(self, maps: Maps) -> int:
+    def fan_in(self, maps: MapShape) -> int:
         """Return the number of inputs of one filter."""
         return maps.channels * self.kernel**2
 
-    def filtered(self, maps: Maps) -> Maps:
+    def filtered(self, maps: MapShape) -> MapShape:
         """Return the shape of what the filters make of `maps`, before pooling."""
         height, width = (
             (side + 2 * self.padding - self.kernel) // self.stride + 1
@@ -108,15 +109,15 @@ class Conv:
         )
         if min(height, width) < 1:
             raise ConfigError(f"layer '{self}' does not fit maps of {maps}: use a smaller kernel")
-        return Maps(height=height, width=width, channels=self.channels)
+        return MapShape(height=height, width=width, channels=self.channels)
 
-    def after(self, maps: Maps) -> Maps:
+    def after(self, maps: MapShape) -> MapShape:
         """Return the shape of what the layer makes of `maps`."""
         out = self.filtered(maps)
         height, width = out.height // self.pool, out.width // self.pool
         if min(height, width) < 1:
             raise ConfigError(f"layer '{self}' pools maps of {out} to nothing: use a smaller pool")
-        return Maps(height=height, width=width, channels=self.channels)
+        return MapShape(height=height, width=width, channels=self.channels)
 
     def __str__(self) -> str:
         return " ".join(
@@ -136,22 +137,22 @@ class Dense:
 
     Examples
     --------
-    >>> Dense(channels=64).after(Maps(height=7, width=7, channels=16))
-    Maps(height=1, width=1, channels=64)
+    >>> Dense(channels=64).after(MapShape(height=7, width=7, channels=16))
+    MapShape(height=1, width=1, channels=64)
     """
 
     channels: int
     activation: str = "relu"
 
-    def fan_in(self, maps: Maps) -> int:
+    def fan_in(self, maps: MapShape) -> int:
         """Return the number of inputs of one filter."""
         return maps.size
 
-    def filtered(self, maps: Maps) -> Maps:  # noqa: ARG002 - as of a convolution
+    def filtered(self, maps: MapShape) -> MapShape:  # noqa: ARG002 - as of a convolution
         """Return the shape of what the filters make of `maps`."""
-        return Maps(channels=self.channels)
+        return MapShape(channels=self.channels)
 
-    def after(self, maps: Maps) -> Maps:
+    def after(self, maps: MapShape) -> MapShape:
         """Return the shape of what the layer makes of `maps`."""
         return self.filtered(maps)
 
@@ -190,12 +191,12 @@ def read(text: str) -> tuple[Layer, ...]:
     return layers
 
 
-def shapes(layers: Sequence[Layer], maps: Maps) -> list[Maps]:
+def shapes(layers: Sequence[Layer], maps: MapShape) -> list[MapShape]:
     """Return the shape that goes into each layer, and last the one that goes into the head.
 
     Examples
     --------
-    >>> for maps in shapes(read("lenet"), Maps(height=28, width=28, channels=1)):
+    >>> for maps in shapes(read("lenet"), MapShape(height=28, width=28, channels=1)):
     ...     print(maps)
     28x28x1
     14x14x6
@@ -214,7 +215,7 @@ def shapes(layers: Sequence[Layer], maps: Maps) -> list[Maps]:
     return found
 
 
-def maps_of(space: Space, image: Sequence[int] = ()) -> Maps:
+def maps_of(space: Space, image: Sequence[int] = ()) -> MapShape:
     """Return the shape of features as a network sees them: without the constant.
 
     They are maps where `image` (height, width, channels) says so, or where the space knows that
@@ -223,22 +224,22 @@ def maps_of(space: Space, image: Sequence[int] = ()) -> Maps:
     Examples
     --------
     >>> maps_of(Space(width=785, inputs=784, backbone="image 28x28x1"))
-    Maps(height=28, width=28, channels=1)
+    MapShape(height=28, width=28, channels=1)
     >>> maps_of(Space(width=65), image=(8, 8, 1))
-    Maps(height=8, width=8, channels=1)
+    MapShape(height=8, width=8, channels=1)
     >>> maps_of(Space(width=65))
-    Maps(height=1, width=1, channels=64)
+    MapShape(height=1, width=1, channels=64)
     """
     width = space.width - 1
     known = tuple(image) or space.image
     if not known:
-        return Maps(channels=width)
+        return MapShape(channels=width)
     if len(known) != 3 or min(known) < 1 or math.prod(known) != width:
         raise ConfigError(
             f"image = {list(known)}: height, width and channels are wanted whose product is "
             f"{width}, the number of features"
         )
-    return Maps(height=known[0], width=known[1], channels=known[2])
+    return MapShape(height=known[0], width=known[1], channels=known[2])
 
 
 def _layer(words: list[str], text: str) -> Layer:

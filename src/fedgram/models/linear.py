@@ -11,7 +11,7 @@ from fedgram.core import codec
 from fedgram.core.exact import require_gram
 from fedgram.core.gcv import Ridge, resolved
 from fedgram.core.samples import Array, Features, Floats, Integers, Labels, Samples, Space
-from fedgram.core.solve import least_squares, require_ridge, steady
+from fedgram.core.solve import least_squares, require_ridge, single_threaded_blas
 from fedgram.core.statistics import Statistics
 from fedgram.errors import MismatchError
 from fedgram.features.grid import Grid
@@ -138,7 +138,7 @@ class Linear:
         require_space(self.space, lifted.space)
         scores = np.empty((len(lifted), len(self.classes)))
         flops.add(2 * self.weights.size * len(lifted))
-        with steady():
+        with single_threaded_blas():
             for start in range(0, len(lifted), _ROWS_AT_A_TIME):
                 part = slice(start, start + _ROWS_AT_A_TIME)
                 np.matmul(lifted.take(part).real(), self.weights, out=scores[part])
@@ -186,14 +186,14 @@ class Blend:
 
 @codec.register("Restricted/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Restricted:
+class ClassMasked:
     """A model that never chooses an absent class: all others score higher.
 
     Examples
     --------
     >>> rows = Features(np.ones((1, 1)), Space(width=1))
     >>> model = Linear(weights=np.array([[1.0, 3.0]]), space=rows.space, classes=("a", "b"))
-    >>> Restricted(model=model, present=np.array([True, False]))(rows)
+    >>> ClassMasked(model=model, present=np.array([True, False]))(rows)
     array([[1., 0.]])
     """
 

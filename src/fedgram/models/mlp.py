@@ -15,16 +15,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.array_cache import Kept
+from fedgram.core.array_cache import ArrayCache
 from fedgram.core.samples import Array, Features, Floats, Integers, Samples, Space
-from fedgram.core.solve import steady
+from fedgram.core.solve import single_threaded_blas
 from fedgram.errors import MismatchError
 from fedgram.features.lift import Lift
 from fedgram.runtime import flops
 
 _ORDINARY = (1e-20, 1e30)  # sums of exponentials of which none that matters has been lost
 _ROWS_AT_A_TIME = 8192  # bounds the float copy of the features
-_kept = Kept(most=2**30)
+_kept = ArrayCache(most=2**30)
 
 
 class Architecture(Protocol):
@@ -48,25 +48,25 @@ class Architecture(Protocol):
     def start(self, dtype: Any, seed: int = 0) -> Array:
         """Return the public start."""
 
-    def logits(self, theta: Array, rows: Rows) -> Array:
+    def logits(self, theta: Array, rows: TrainingRows) -> Array:
         """Return one row of scores per sample."""
 
     def backward(
-        self, theta: Array, rows: Rows, *, into: Array, scale: float, keep: float = 0.0
+        self, theta: Array, rows: TrainingRows, *, into: Array, scale: float, keep: float = 0.0
     ) -> None:
         """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself."""
 
 
 @codec.register("Shape/1")
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class MLP:
     """The layers of a network: features, perhaps a hidden layer (ReLU), classes.
 
     The features bring their constant along; a constant is appended to the hidden layer.
 
     Examples
     --------
-    >>> shape = Shape(width=3, hidden=4, classes=2)
+    >>> shape = MLP(width=3, hidden=4, classes=2)
     >>> shape.size, [layer.shape for layer in shape.layers(np.zeros(shape.size))]
     (22, [(3, 4), (5, 2)])
     """
@@ -103,26 +103,26 @@ class Shape:
             theta[: self.base] = rng.standard_normal(self.base) * np.sqrt(2 / self.width)
         return theta
 
-    def represent(self, theta: Array, rows: Rows) -> Array:
+    def represent(self, theta: Array, rows: TrainingRows) -> Array:
         """Return what the head sees of each row: the hidden layer and a constant, or the features.
 
         Features are left in stored integers; multiply by the unit.
         """
         if not self.hidden:
             return rows.values
-        hidden = product(rows.values, self.layers(theta)[0], rows.unit)
+        hidden = matmul(rows.values, self.layers(theta)[0], rows.unit)
         inside = np.empty((len(rows), self.depth), hidden.dtype)
         np.maximum(hidden, 0, out=inside[:, :-1])
         inside[:, -1] = 1
         return inside
 
-    def logits(self, theta: Array, rows: Rows) -> Array:
+    def logits(self, theta: Array, rows: TrainingRows) -> Array:
         """Return one row of scores per sample."""
         unit = 1.0 if self.hidden else rows.unit
-        return product(self.represent(theta, rows), self.layers(theta)[-1], unit)
+        return matmul(self.represent(theta, rows), self.layers(theta)[-1], unit)
 
     def backward(
-        self, theta: Array, rows: Rows, *, into: Array, scale: float, keep: float = 0.0
+        self, theta: Array, rows: TrainingRows, *, into: Array, scale: float, keep: float = 0.0
     ) -> None:
         """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself.
 
@@ -131,17 +131,17 @@ class Shape:
         inside = self.represent(theta, rows)
         unit = 1.0 if self.hidden else rows.unit
         head = self.layers(theta)[-1]
-        residual = errors(product(inside, head, unit), rows.codes)
+        residual = cross_entropy_grad(matmul(inside, head, unit), rows.codes)
         layers = self.layers(into)
         if self.hidden:
-            below = product(residual, head[:-1].T, 1.0)  # before the head may change
+            below = matmul(residual, head[:-1].T, 1.0)  # before the head may change
             below *= inside[:, :-1] > 0
             _outer(rows.values, below, layers[0], scale * rows.unit, keep)
         _outer(inside, residual, layers[-1], scale * unit, keep)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rows:
+class TrainingRows:
     """A client's samples ready for descent: stored integers as floats, codes, and the unit.
 
     ``origin`` is what the client holds them as, and the lift: None where they are a part of that.
@@ -153,7 +153,7 @@ class Rows:
     origin: tuple[Features, Lift] | None = None
 
     @classmethod
-    def of(cls, samples: Samples, lift: Lift, dtype: Any) -> Rows:
+    def of(cls, samples: Samples, lift: Lift, dtype: Any) -> TrainingRows:
         """Lift the samples and make them floats, once for all rounds."""
         features = samples.features
         return cls(
@@ -168,9 +168,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def take(self, indices: Array) -> Rows:
+    def take(self, indices: Array) -> TrainingRows:
         """Return some of them."""
-        return Rows(values=self.values[indices], codes=self.codes[indices], unit=self.unit)
+        return TrainingRows(values=self.values[indices], codes=self.codes[indices], unit=self.unit)
 
     def orders(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Integers]:
         """Yield the order in which each epoch meets them: random, unless one batch holds all."""
@@ -186,7 +186,7 @@ class Rows:
         size = size or max(1, len(self))
         return [slice(start, start + size) for start in range(0, len(self), size)]
 
-    def batches(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Rows]:
+    def batches(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[TrainingRows]:
         """Yield shuffled mini-batches, epoch after epoch."""
         parts = self.parts(size)
         for order in self.orders(size, epochs, rng):
@@ -195,12 +195,12 @@ class Rows:
 
 
 @contextlib.contextmanager
-def descending() -> Iterator[None]:
+def ignore_overflow() -> Iterator[None]:
     """Run the body with a fixed number of BLAS threads, and let it diverge in silence.
 
     Whoever averages the result says that it has diverged, and what to do.
     """
-    with steady(), np.errstate(over="ignore", invalid="ignore"):
+    with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
         yield
 
 
@@ -235,10 +235,10 @@ def _exponentials(scores: Array) -> tuple[Array, Array]:
     return powers, sums
 
 
-def errors(scores: Array, codes: Integers, share: float | Array | None = None) -> Array:
+def cross_entropy_grad(scores: Array, codes: Integers, share: float | Array | None = None) -> Array:
     """Return the gradient of the cross-entropy of the scores, each sample's times its share.
 
-    Shares are one number or a column, those of a mean by default. For use within `descending`,
+    Shares are one number or a column, those of a mean by default. For use within `ignore_overflow`,
     where exponentials may overflow at first.
     """
     if share is None:
@@ -251,23 +251,23 @@ def errors(scores: Array, codes: Integers, share: float | Array | None = None) -
     return residual
 
 
-def loss(shape: Architecture, theta: Array, rows: Rows) -> float:
+def loss(shape: Architecture, theta: Array, rows: TrainingRows) -> float:
     """Return the mean cross-entropy."""
     chances = softmax(shape.logits(theta, rows))[np.arange(len(rows)), rows.codes]
     return float(-np.log(np.maximum(chances, np.finfo(chances.dtype).tiny)).mean())
 
 
-def gradient(shape: Architecture, theta: Array, rows: Rows) -> Array:
+def gradient(shape: Architecture, theta: Array, rows: TrainingRows) -> Array:
     """Return the gradient of the mean cross-entropy."""
     into = np.zeros_like(theta)
-    with descending():
+    with ignore_overflow():
         shape.backward(theta, rows, into=into, scale=1.0)
     return into
 
 
 @codec.register("Network/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Network:
+class TrainedModel:
     """A trained model on (lifted) features, in real units.
 
     Parameters
@@ -301,19 +301,19 @@ class Network:
                 "use the same backbone, grid and lift"
             )
         scores = np.empty((len(lifted), len(self.classes)))
-        with descending():
+        with ignore_overflow():
             for start in range(0, len(lifted), _ROWS_AT_A_TIME):
                 part = slice(start, start + _ROWS_AT_A_TIME)
                 values = lifted.values[part].astype(self.theta.dtype)
                 codes = np.zeros(len(values), np.int64)
-                rows = Rows(values=values, codes=codes, unit=self.space.unit)
+                rows = TrainingRows(values=values, codes=codes, unit=self.space.unit)
                 scores[part] = self.shape.logits(self.theta, rows)
             if self.offset.size:
                 scores += self.offset @ self.shape.layers(self.theta)[-1]
         return scores
 
 
-def product(left: Array, right: Array, scale: float, *, out: Array | None = None) -> Array:
+def matmul(left: Array, right: Array, scale: float, *, out: Array | None = None) -> Array:
     """Return ``scale * left @ right``, by NumPy: unlike SciPy it lets other threads run."""
     flops.add(2 * left.shape[0] * left.shape[1] * right.shape[1])
     result: Array = np.matmul(left, right, out=out)

@@ -20,8 +20,8 @@ from fedgram.core import codec
 from fedgram.core.samples import Array, Space
 from fedgram.core.solve import THREADS
 from fedgram.errors import ConfigError
-from fedgram.models.architecture import Conv, Layer, Maps, maps_of, read, shapes
-from fedgram.models.mlp import Rows, errors
+from fedgram.models.architecture import Conv, Layer, MapShape, maps_of, read, shapes
+from fedgram.models.mlp import TrainingRows, cross_entropy_grad
 from fedgram.runtime import flops
 
 _lock = threading.Lock()
@@ -31,7 +31,7 @@ _before = 0
 
 @codec.register("Tower/1")
 @dataclass(frozen=True, kw_only=True)
-class Tower:
+class TorchNetwork:
     """Convolutions and dense layers under a linear head.
 
     Each layer has weights and a bias, where a filter's entries are stored place by place as the
@@ -48,7 +48,7 @@ class Tower:
 
     Examples
     --------
-    >>> tower = Tower(text="lenet", image=(28, 28, 1), classes=10)
+    >>> tower = TorchNetwork(text="lenet", image=(28, 28, 1), classes=10)
     >>> tower.size, tower.base, [layer.shape for layer in tower.layers(np.zeros(tower.size))]
     (61706, 60856, [(26, 6), (151, 16), (401, 120), (121, 84), (85, 10)])
     """
@@ -58,7 +58,7 @@ class Tower:
     classes: int
 
     @classmethod
-    def of(cls, text: str, space: Space, classes: int, image: tuple[int, ...] = ()) -> Tower:
+    def of(cls, text: str, space: Space, classes: int, image: tuple[int, ...] = ()) -> TorchNetwork:
         """Return the network for features of a space; layers that do not fit are refused."""
         maps = maps_of(space, image)
         shapes(read(text), maps)
@@ -97,7 +97,7 @@ class Tower:
             layer[:-1] = drawn * np.sqrt(2 / (len(layer) - 1))
         return theta
 
-    def logits(self, theta: Array, rows: Rows) -> Array:
+    def logits(self, theta: Array, rows: TrainingRows) -> Array:
         """Return one row of scores per sample."""
         torch = require_torch()
         flops.add(self._flops * len(rows))
@@ -106,7 +106,7 @@ class Tower:
         return scores
 
     def backward(
-        self, theta: Array, rows: Rows, *, into: Array, scale: float, keep: float = 0.0
+        self, theta: Array, rows: TrainingRows, *, into: Array, scale: float, keep: float = 0.0
     ) -> None:
         """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself.
 
@@ -117,7 +117,7 @@ class Tower:
         with _steady(torch):
             leaves = [leaf.requires_grad_() for leaf in self._leaves(torch, theta)]
             scores = self._scores(torch, leaves, rows)
-            residual = errors(scores.detach().numpy(), rows.codes)
+            residual = cross_entropy_grad(scores.detach().numpy(), rows.codes)
             slopes = torch.autograd.grad(scores, leaves, torch.from_numpy(residual))
         for layer, slope in zip(self.layers(into), slopes, strict=True):
             step = scale * slope.numpy()
@@ -131,7 +131,7 @@ class Tower:
             theta = theta.copy()
         return [torch.from_numpy(layer) for layer in self.layers(theta)]
 
-    def _scores(self, torch: Any, leaves: list[Any], rows: Rows) -> Any:
+    def _scores(self, torch: Any, leaves: list[Any], rows: TrainingRows) -> Any:
         height, width, channels = self.image
         maps = torch.from_numpy(rows.values[:, :-1] * rows.unit)
         # Channels come last in memory; torch counts them second.
@@ -146,9 +146,9 @@ class Tower:
         return read(self.text)
 
     @cached_property
-    def _maps(self) -> list[Maps]:
+    def _maps(self) -> list[MapShape]:
         height, width, channels = self.image
-        return shapes(self._read, Maps(height=height, width=width, channels=channels))
+        return shapes(self._read, MapShape(height=height, width=width, channels=channels))
 
     @cached_property
     def _sides(self) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedgram.experiments.gains import ALONE
 from fedgram.experiments.recorded import Plain, Run
-from fedgram.report.charts.clients import Pair
+from fedgram.report.charts.clients import ClientPair
 from fedgram.report.charts.curves import Point
 
 SEED = "seed"
@@ -19,7 +19,7 @@ Centre = tuple[float, float | None]  # a mean, and a standard deviation where th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class MethodSeeds:
     """Runs of one method that differ in their seeds alone."""
 
     label: str
@@ -37,7 +37,7 @@ class Row:
 
     def accuracy(self, kind: str) -> Centre | None:
         """Return mean and standard deviation of one of the accuracies in the chosen rounds."""
-        return centre(run.summary["accuracy"].get(kind) for run in self.runs)
+        return mean_and_std(run.summary["accuracy"].get(kind) for run in self.runs)
 
     def curve(self, axis: str) -> list[Point]:
         """Return cost, mean accuracy and deviation for every round that all runs have scored."""
@@ -47,8 +47,8 @@ class Row:
             by_round, common = by_round[:1], set(by_round[0])
         points: list[Point] = []
         for number in sorted(common):
-            cost = centre(cost_of(rounds[number], axis) for rounds in by_round)
-            accuracy = centre(rounds[number].get("accuracy") for rounds in by_round)
+            cost = mean_and_std(cost_of(rounds[number], axis) for rounds in by_round)
+            accuracy = mean_and_std(rounds[number].get("accuracy") for rounds in by_round)
             if cost and accuracy:
                 points.append((cost[0], accuracy[0], accuracy[1] or 0.0))
         return points
@@ -56,19 +56,19 @@ class Row:
     def chosen_at(self, axis: str) -> float | None:
         """Return the mean cost of the chosen round."""
         points = (point for run in self.runs for point in run.curve if point["round"] == run.chosen)
-        found = centre(cost_of(point, axis) for point in points)
+        found = mean_and_std(cost_of(point, axis) for point in points)
         return found[0] if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Comparison:
     """Rows that may be compared: the same data, dealt in the same way but for the seed.
 
     ``repeats`` is the number of runs left out, since another has the same seeds.
     """
 
     data: Plain
-    rows: tuple[Row, ...]
+    rows: tuple[MethodSeeds, ...]
     repeats: int
 
     @property
@@ -76,7 +76,7 @@ class Setting:
         """All runs of all rows."""
         return [run for row in self.rows for run in row.runs]
 
-    def pairs(self, row: Row) -> list[Pair]:
+    def pairs(self, row: MethodSeeds) -> list[ClientPair]:
         """Return every client with what it reaches alone, on the same samples."""
         found = []
         for run in row.runs:
@@ -86,7 +86,7 @@ class Setting:
                 theirs = alone.get(score.client)
                 if score.accuracy is not None and theirs is not None:
                     found.append(
-                        Pair(
+                        ClientPair(
                             client=self._named(score.client, run),
                             ours=score.accuracy,
                             alone=theirs,
@@ -111,7 +111,7 @@ class Setting:
         return f"{client}, seed {data_seed(run)}" if len(dealt) > 1 else client
 
 
-def settings(found: Iterable[Run]) -> list[Setting]:
+def settings(found: Iterable[Run]) -> list[Comparison]:
     """Return the runs in groups that may be compared."""
     groups: dict[str, list[Run]] = {}
     for run in found:
@@ -126,17 +126,17 @@ def _turn(run: Run) -> int:
     return list(methods).index(run.method) if named else 0  # type: ignore[arg-type]
 
 
-def _setting(group: Sequence[Run]) -> Setting:
+def _setting(group: Sequence[Run]) -> Comparison:
     alike: dict[str, dict[str, Run]] = {}
     for run in sorted(group, key=_turn):
         alike.setdefault(_key([run.method, _varied(run)]), {}).setdefault(_key(seeds(run)), run)
     firsts = [next(iter(some.values())) for some in alike.values()]
     rows = tuple(
-        Row(label=_label(first, firsts), runs=tuple(some.values()))
+        MethodSeeds(label=_label(first, firsts), runs=tuple(some.values()))
         for first, some in zip(firsts, alike.values(), strict=True)
     )
     kept = sum(len(row.runs) for row in rows)
-    return Setting(data=_unseeded(group[0].table("data")), rows=rows, repeats=len(group) - kept)
+    return Comparison(data=_unseeded(group[0].table("data")), rows=rows, repeats=len(group) - kept)
 
 
 def seeds(run: Run) -> dict[str, Any]:
@@ -202,12 +202,12 @@ def cost_of(point: Plain, axis: str) -> float | None:
     return None if found is None else float(found)
 
 
-def centre(values: Iterable[float | None]) -> Centre | None:
+def mean_and_std(values: Iterable[float | None]) -> Centre | None:
     """Return mean and standard deviation of what there is; a single value has no deviation.
 
     Examples
     --------
-    >>> centre([1.0, 3.0, None]), centre([0.5]), centre([None])
+    >>> mean_and_std([1.0, 3.0, None]), mean_and_std([0.5]), mean_and_std([None])
     ((2.0, 1.4142135623730951), (0.5, None), None)
     """
     known = [value for value in values if value is not None]

@@ -17,7 +17,7 @@ from fedgram.report.charts.axes import plain
 from fedgram.report.charts.clients import floor, gains, spread_of_clients
 from fedgram.report.charts.curves import Axis, curves
 from fedgram.report.charts.partition import partition
-from fedgram.report.groups import Row, Setting, settings
+from fedgram.report.groups import Comparison, MethodSeeds, settings
 from fedgram.report.markup import Markup, joined, tag
 from fedgram.report.reproduce import recipes
 
@@ -70,7 +70,7 @@ def described(data: Plain, clients: int) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _everybody(setting: Setting) -> int:
+def _everybody(setting: Comparison) -> int:
     """Return the number of clients, those held out among them."""
     run = setting.runs[0]
     return int(run.summary["clients"]) + int((run.holdout or {}).get("clients", 0))
@@ -108,7 +108,7 @@ def _footer(runs: int) -> Markup:
     return tag("footer", f"Written by fedgram {version('fedgram')} from the files of {told} alone.")
 
 
-def _section(setting: Setting, place: int, title: str) -> Markup:
+def _section(setting: Comparison, place: int, title: str) -> Markup:
     parts: list[Markup | None] = [
         tag("h2", title) if title else None,
         tag("p", _lead(setting), class_="lead"),
@@ -141,7 +141,7 @@ def _folded(title: str, content: Markup | None, class_: str | None = None) -> Ma
     return tag("details", tag("summary", title), content, class_=class_)
 
 
-def _lead(setting: Setting) -> str:
+def _lead(setting: Comparison) -> str:
     """Say the result in a sentence."""
     scored = [(row, found) for row in setting.rows if (found := row.accuracy("client_mean"))]
     if not scored:
@@ -161,7 +161,7 @@ def _lead(setting: Setting) -> str:
     return f"{said}; {100 * better:.0f} % of the clients gain by it, {100 * worse:.0f} % lose."
 
 
-def _caption(setting: Setting) -> str:
+def _caption(setting: Comparison) -> str:
     told = [f"{name}: {more}" for name, more in tables.ACCURACIES.values()]
     said = MARKS + "; ".join(told).capitalize() + "."
     counts = {len(row.runs) for row in setting.rows}
@@ -176,7 +176,7 @@ def _caption(setting: Setting) -> str:
     return said
 
 
-def _notes(setting: Setting) -> Markup | None:
+def _notes(setting: Comparison) -> Markup | None:
     """Tell what a reader must know before comparing."""
     told = [
         f"{run.folder}: interrupted after round {run.rounds}"
@@ -196,7 +196,7 @@ def _notes(setting: Setting) -> Markup | None:
     return tag("ul", [tag("li", text) for text in dict.fromkeys(told)], class_="note")
 
 
-def _cost_figures(setting: Setting) -> Markup | None:
+def _cost_figures(setting: Comparison) -> Markup | None:
     axes: Iterable[Axis] = get_args(Axis)
     drawn = []
     for axis in axes:
@@ -210,7 +210,7 @@ def _cost_figures(setting: Setting) -> Markup | None:
     return _gallery(drawn)
 
 
-def _client_figures(setting: Setting) -> Markup | None:
+def _client_figures(setting: Comparison) -> Markup | None:
     reached = {row.label: _accuracies(row) for row in setting.rows}
     if not any(reached.values()):
         return None
@@ -222,7 +222,7 @@ def _client_figures(setting: Setting) -> Markup | None:
     return _gallery(drawn, class_="panels")
 
 
-def _accuracies(row: Row) -> list[float]:
+def _accuracies(row: MethodSeeds) -> list[float]:
     scores = (score.accuracy for run in row.runs for score in run.clients)
     return [accuracy for accuracy in scores if accuracy is not None]
 
@@ -235,7 +235,7 @@ def _gallery(figures: Sequence[Markup], class_: str = "figures") -> Markup | Non
     return tag("div", figures, class_=class_) if figures else None
 
 
-def _partition(setting: Setting) -> Markup | None:
+def _partition(setting: Comparison) -> Markup | None:
     """Draw the partition of the first seed; others are dealt in the same way."""
     run = next((run for run in setting.runs if run.dealt), None)
     if run is None or run.dealt is None:
@@ -246,8 +246,8 @@ def _partition(setting: Setting) -> Markup | None:
     title = described(setting.data, len(run.dealt.clients))
     title += "" if seed is None else f", seed {seed}"
     summary = run.dealt.summary()
-    body: list[list[tables.Cell | str]] = [
-        [name, *(tables.Cell(content=plain(told[key])) for key in ("min", "median", "max"))]
+    body: list[list[tables.TableCell | str]] = [
+        [name, *(tables.TableCell(content=plain(told[key])) for key in ("min", "median", "max"))]
         for name, told in (
             ("training samples", summary["train"]),
             ("validation samples", summary["valid"]),
@@ -260,13 +260,13 @@ def _partition(setting: Setting) -> Markup | None:
     return tag("div", drawn, numbers, class_="beside")
 
 
-def _by_client(setting: Setting) -> Markup | None:
+def _by_client(setting: Comparison) -> Markup | None:
     if not any(run.clients or run.held_out for run in setting.runs):
         return None
     return tables.clients(setting)
 
 
-def _again(setting: Setting) -> Markup:
+def _again(setting: Comparison) -> Markup:
     parts: list[Markup] = []
     for recipe in recipes(setting.runs):
         parts.append(tag("pre", tag("code", "\n".join(recipe.commands))))

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedgram.experiments.recorded import Run
 from fedgram.report.charts.axes import metric, seconds, size
-from fedgram.report.groups import Centre, Row, Setting, centre, data_seed, seeds
+from fedgram.report.groups import Centre, Comparison, MethodSeeds, data_seed, mean_and_std, seeds
 from fedgram.report.markup import Markup, joined, tag
 
 NOTHING = "-"
@@ -23,7 +23,7 @@ ACCURACIES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class TableCell:
     """What stands in a table, and the number it is sorted by."""
 
     content: str | Markup
@@ -33,7 +33,7 @@ class Cell:
 
 def table(
     headers: Sequence[Header],
-    rows: Iterable[Sequence[Cell | str]],
+    rows: Iterable[Sequence[TableCell | str]],
     *,
     texts: int = 1,
     class_: str = "",
@@ -47,7 +47,7 @@ def table(
     ]
     body = []
     for row in rows:
-        cells = [cell if isinstance(cell, Cell) else Cell(content=cell) for cell in row]
+        cells = [cell if isinstance(cell, TableCell) else TableCell(content=cell) for cell in row]
         first = tag("th", cells[0].content, scope="row", class_="text")
         rest = [
             tag(
@@ -63,17 +63,17 @@ def table(
     return tag("div", drawn, class_="wide")
 
 
-def headline(setting: Setting) -> Markup:
+def headline(setting: Comparison) -> Markup:
     """Return the results side by side, best and second best marked."""
     rows, columns = setting.rows, [_labels(setting.rows)]
     headers: list[Header] = [("method", "")]
     if len({len(row.runs) for row in rows}) > 1:
         headers.append(("runs", "with different seeds"))
-        columns.append([Cell(content=str(len(r.runs)), value=len(r.runs)) for r in rows])
+        columns.append([TableCell(content=str(len(r.runs)), value=len(r.runs)) for r in rows])
     for kind, header in ACCURACIES.items():
         headers.append(header)
         columns.append(_marked([row.accuracy(kind) for row in rows]))
-    ranked = [centre(run.summary.get("auroc") for run in row.runs) for row in rows]
+    ranked = [mean_and_std(run.summary.get("auroc") for run in row.runs) for row in rows]
     if any(ranked):
         headers.append(("AUROC", "macro, on each client's own test samples"))
         columns.append(_marked(ranked))
@@ -93,11 +93,11 @@ def headline(setting: Setting) -> Markup:
     return table(headers, zip(*columns, strict=True), class_="headline")
 
 
-def _labels(rows: Sequence[Row]) -> list[Cell]:
-    return [Cell(content=row.label) for row in rows]
+def _labels(rows: Sequence[MethodSeeds]) -> list[TableCell]:
+    return [TableCell(content=row.label) for row in rows]
 
 
-def _marked(found: Sequence[Centre | None]) -> list[Cell]:
+def _marked(found: Sequence[Centre | None]) -> list[TableCell]:
     """Return accuracies, the best and the second best marked as far as they are told apart."""
     shown = [None if one is None else round(100 * one[0], 1) for one in found]
     ranks = sorted({value for value in shown if value is not None}, reverse=True)
@@ -109,74 +109,78 @@ def _marked(found: Sequence[Centre | None]) -> list[Cell]:
     ]
 
 
-def accuracy(found: Centre | None, *, class_: str | None = None) -> Cell:
+def accuracy(found: Centre | None, *, class_: str | None = None) -> TableCell:
     """Return an accuracy with its deviation, where there is one."""
     if found is None:
-        return Cell(content=NOTHING)
+        return TableCell(content=NOTHING)
     mean, deviation = found
     spread = "" if deviation is None else tag("small", f" ± {100 * deviation:.1f}")
     value = tag("span", f"{100 * mean:.1f}", class_=class_)
-    return Cell(content=joined(value, spread), value=mean)
+    return TableCell(content=joined(value, spread), value=mean)
 
 
-def _rounds(row: Row) -> Cell:
+def _rounds(row: MethodSeeds) -> TableCell:
     if not row.repeated:
-        return Cell(content="1", value=1)
+        return TableCell(content="1", value=1)
     told = [f"{run.chosen} of {run.rounds}" for run in row.runs]
-    chosen = centre(run.chosen for run in row.runs)
+    chosen = mean_and_std(run.chosen for run in row.runs)
     if len(set(told)) == 1:
-        return Cell(content=told[0], value=chosen and chosen[0])
+        return TableCell(content=told[0], value=chosen and chosen[0])
     most = max(run.rounds for run in row.runs)
     low, high = min(run.chosen for run in row.runs), max(run.chosen for run in row.runs)
-    return Cell(content=f"{low}-{high} of {most}", value=chosen and chosen[0])
+    return TableCell(content=f"{low}-{high} of {most}", value=chosen and chosen[0])
 
 
-def _last(row: Row) -> Cell:
+def _last(row: MethodSeeds) -> TableCell:
     if not row.repeated:
-        return Cell(content=NOTHING)
-    return accuracy(centre(run.last["accuracy"].get("client_mean") for run in row.runs))
+        return TableCell(content=NOTHING)
+    return accuracy(mean_and_std(run.last["accuracy"].get("client_mean") for run in row.runs))
 
 
-def _gain(pairs: Sequence[Any]) -> Cell:
+def _gain(pairs: Sequence[Any]) -> TableCell:
     if not pairs:
-        return Cell(content=NOTHING)
+        return TableCell(content=NOTHING)
     better = sum(pair.ours > pair.alone for pair in pairs) / len(pairs)
     worse = sum(pair.ours < pair.alone for pair in pairs) / len(pairs)
-    return Cell(content=f"{100 * better:.0f} / {100 * worse:.0f}", value=better - worse)
+    return TableCell(content=f"{100 * better:.0f} / {100 * worse:.0f}", value=better - worse)
 
 
-def _costs(rows: Sequence[Row]) -> Iterable[tuple[tuple[str, str], list[Cell]]]:
+def _costs(rows: Sequence[MethodSeeds]) -> Iterable[tuple[tuple[str, str], list[TableCell]]]:
     """Return what each method takes: bytes per client, operations, time."""
     for way in ("up", "down"):
-        found = [centre((run.summary.get("bytes") or {}).get(way) for run in r.runs) for r in rows]
+        found = [
+            mean_and_std((run.summary.get("bytes") or {}).get(way) for run in r.runs) for r in rows
+        ]
         yield (f"bytes {way}", "per client, training and delivery"), _amounts(found, size)
-    flops = [centre(run.summary.get("flops") for run in row.runs) for row in rows]
+    flops = [mean_and_std(run.summary.get("flops") for run in row.runs) for row in rows]
     if any(flops):
         yield ("FLOPs", "of fitting and personalizing"), _amounts(flops, metric)
-    times = [centre(run.summary.get("seconds") for run in row.runs) for row in rows]
+    times = [mean_and_std(run.summary.get("seconds") for run in row.runs) for row in rows]
     yield ("time", "of fitting and personalizing, without scoring"), _amounts(times, seconds)
 
 
-def _amounts(found: Sequence[Centre | None], text: Any) -> list[Cell]:
+def _amounts(found: Sequence[Centre | None], text: Any) -> list[TableCell]:
     return [
-        Cell(content=NOTHING) if one is None else Cell(content=text(one[0]), value=one[0])
+        TableCell(content=NOTHING) if one is None else TableCell(content=text(one[0]), value=one[0])
         for one in found
     ]
 
 
-def clients(setting: Setting) -> Markup:
+def clients(setting: Comparison) -> Markup:
     """Return every client's accuracy with every method, held-out clients among them."""
     several = len({data_seed(run) for run in setting.runs}) > 1
     headers: list[Header] = ["client", *(["seed"] if several else [])]
     headers += [("train", "training samples"), ("classes", "classes in training")]
     headers += [("test", "test samples"), *(row.label for row in setting.rows)]
-    rows: list[list[Cell | str]] = []
+    rows: list[list[TableCell | str]] = []
     for seed in dict.fromkeys(data_seed(run) for run in setting.runs):
         rows += _clients_of(setting, seed, several=several)
     return table(headers, rows)
 
 
-def _clients_of(setting: Setting, seed: Any, *, several: bool) -> Iterable[list[Cell | str]]:
+def _clients_of(
+    setting: Comparison, seed: Any, *, several: bool
+) -> Iterable[list[TableCell | str]]:
     """Yield a row for each client of one way to deal the samples."""
     here = [[run for run in row.runs if data_seed(run) == seed] for row in setting.rows]
     dealt = next((run.dealt for runs in here for run in runs if run.dealt), None)
@@ -195,36 +199,38 @@ def _clients_of(setting: Setting, seed: Any, *, several: bool) -> Iterable[list[
         name = joined(client, tag("small", " held out")) if client in held else client
         count = counts.get(client)
         numbers = (sum(count.train), count.classes) if count else (None, None)
-        accuracies = [centre(values) for values in reached[client]]
+        accuracies = [mean_and_std(values) for values in reached[client]]
         yield [
-            Cell(content=name),
-            *([Cell(content=str(seed), value=float(seed))] if several else []),
+            TableCell(content=name),
+            *([TableCell(content=str(seed), value=float(seed))] if several else []),
             *(_whole(number) for number in (*numbers, tested[client])),
             *_marked([None if one is None else (one[0], None) for one in accuracies]),
         ]
 
 
-def _whole(number: int | None) -> Cell:
-    return Cell(content=NOTHING if number is None else f"{number:,}", value=number)
+def _whole(number: int | None) -> TableCell:
+    return TableCell(content=NOTHING if number is None else f"{number:,}", value=number)
 
 
-def holdout(setting: Setting) -> Markup | None:
+def holdout(setting: Comparison) -> Markup | None:
     """Return what clients that took no part in training get, if there are any."""
     rows = [row for row in setting.rows if any(run.holdout for run in row.runs)]
     if not rows:
         return None
     found = {row.label: [run.holdout for run in row.runs if run.holdout] for row in rows}
-    number = [centre(summary["clients"] for summary in found[row.label]) for row in rows]
+    number = [mean_and_std(summary["clients"] for summary in found[row.label]) for row in rows]
     columns = [_labels(rows), _amounts(number, "{:g}".format)]
     for kind in ACCURACIES:
         columns.append(
-            _marked([centre(s["accuracy"].get(kind) for s in found[row.label]) for row in rows])
+            _marked(
+                [mean_and_std(s["accuracy"].get(kind) for s in found[row.label]) for row in rows]
+            )
         )
     headers: list[Header] = ["method", ("clients", "held out, per run"), *ACCURACIES.values()]
     return table(headers, zip(*columns, strict=True))
 
 
-def choices(setting: Setting) -> Markup | None:
+def choices(setting: Comparison) -> Markup | None:
     """Return the settings that methods chose by themselves, and what spoke for them."""
     body = []
     for row in setting.rows:
@@ -241,7 +247,7 @@ def choices(setting: Setting) -> Markup | None:
     )
 
 
-def rates(setting: Setting) -> Markup | None:
+def rates(setting: Comparison) -> Markup | None:
     """Return the learning rates that were searched for, and the pilots behind them."""
     body = []
     for row in setting.rows:
@@ -255,7 +261,7 @@ def rates(setting: Setting) -> Markup | None:
     return table(headers, body, texts=4) if body else None
 
 
-def classes(setting: Setting) -> Markup | None:
+def classes(setting: Comparison) -> Markup | None:
     """Return the accuracy within each class, where it was asked for."""
     rows = [row for row in setting.rows if any(r.summary.get("class_accuracy") for r in row.runs)]
     if not rows:
@@ -263,7 +269,10 @@ def classes(setting: Setting) -> Markup | None:
     found = [[run.summary.get("class_accuracy") or {} for run in row.runs] for row in rows]
     names = dict.fromkeys(name for some in found for one in some for name in one)
     body = [
-        [Cell(content=name), *_marked([centre(one.get(name) for one in some) for some in found])]
+        [
+            TableCell(content=name),
+            *_marked([mean_and_std(one.get(name) for one in some) for some in found]),
+        ]
         for name in names
     ]
     return table(["class", *(row.label for row in rows)], body)
@@ -273,8 +282,8 @@ def digests(runs: Iterable[Run]) -> Markup:
     """Return what identifies each result."""
     body = [
         [
-            Cell(content=run.folder),
-            Cell(content=", ".join(f"{k} {v}" for k, v in seeds(run).items()), class_="text"),
+            TableCell(content=run.folder),
+            TableCell(content=", ".join(f"{k} {v}" for k, v in seeds(run).items()), class_="text"),
             _digest(run.summary.get("shared_digest")),
             _digest(run.summary.get("model_digest")),
         ]
@@ -284,11 +293,11 @@ def digests(runs: Iterable[Run]) -> Markup:
     return table(headers, body, texts=4)
 
 
-def _digest(value: Any) -> Cell:
-    return Cell(content=tag("code", str(value or NOTHING)), class_="text digest")
+def _digest(value: Any) -> TableCell:
+    return TableCell(content=tag("code", str(value or NOTHING)), class_="text digest")
 
 
-def exchanges(setting: Setting) -> Markup:
+def exchanges(setting: Comparison) -> Markup:
     """Return what went over the wire in each method's first run, step by step."""
     body = []
     for row in setting.rows:
@@ -299,12 +308,12 @@ def exchanges(setting: Setting) -> Markup:
             amounts = [sum(ask.get(f"bytes_{way}", 0) for ask in asks) for way in ("up", "down")]
             body.append(
                 [
-                    Cell(content=row.label),
-                    Cell(content=step.strip("_").replace("_", " ")),
-                    Cell(content=phase),
+                    TableCell(content=row.label),
+                    TableCell(content=step.strip("_").replace("_", " ")),
+                    TableCell(content=phase),
                     _whole(len(asks)),
                     _whole(max(ask["clients"] for ask in asks)),
-                    *(Cell(content=size(amount), value=amount) for amount in amounts),
+                    *(TableCell(content=size(amount), value=amount) for amount in amounts),
                 ]
             )
     headers = ["method", "step", "phase", "times", "clients", "bytes up", "bytes down"]

@@ -31,7 +31,7 @@ class Signer(Protocol):
 
 @codec.register("Call/1")
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class SessionStart:
     """Down, round 1: a session begins."""
 
     session: str
@@ -95,7 +95,7 @@ class Shares:
 
 @codec.register("Parcel/1")
 @dataclass(frozen=True, kw_only=True)
-class Parcel:
+class SealedShares:
     """Down, round 3: the sealed shares for one client, by sender."""
 
     sealed: dict[str, str]

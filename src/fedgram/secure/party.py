@@ -12,13 +12,13 @@ from fedgram.errors import FedgramError, PrivacyError
 from fedgram.secure import masks, shamir
 from fedgram.secure.flatten import flatten
 from fedgram.secure.messages import (
-    Call,
     Confirmation,
     Keys,
     Masked,
-    Parcel,
     Reveal,
     Roster,
+    SealedShares,
+    SessionStart,
     Shares,
     Signer,
     Survivors,
@@ -57,7 +57,7 @@ class Party:
         pass public keys on as they are.
     """
 
-    def __init__(self, name: str, call: Call, *, signer: Signer | None = None) -> None:
+    def __init__(self, name: str, call: SessionStart, *, signer: Signer | None = None) -> None:
         self.name = name
         self._session = call.session
         self._signer = signer
@@ -98,7 +98,7 @@ class Party:
                 sealed[name] = masks.seal(key, b"".join(pair), about).hex()
         return Shares(name=self.name, sealed=sealed)
 
-    def masked(self, value: Additive, parcel: Parcel) -> Masked:
+    def masked(self, value: Additive, parcel: SealedShares) -> Masked:
         """Answer round 3: the contribution, under a mask with each peer and one of one's own."""
         self._enter("masked")
         if strangers := sorted(set(parcel.sealed) - set(self._peers)):
@@ -139,7 +139,7 @@ class Party:
             keys={name: self._held[name][0].hex() for name in sorted(set(self._held) - stayed)},
         )
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return all that this side remembers, for `codec`; whoever reads it can unmask."""
         return {
             "name": self.name,
@@ -153,11 +153,11 @@ class Party:
 
     @classmethod
     def restored(cls, plain: dict[str, Any], *, signer: Signer | None = None) -> Self:
-        """Return the party that `plain` gave, in another process.
+        """Return the party that `to_dict` gave, in another process.
 
         With signatures a party must stay in one: what it has confirmed is not among this.
         """
-        party = cls(plain["name"], Call(session=plain["session"]), signer=signer)
+        party = cls(plain["name"], SessionStart(session=plain["session"]), signer=signer)
         party._round = plain["round"]
         party._mask_key, party._letter_key, party._seed = map(unhex, plain["secrets"])
         party._held = {name: (unhex(a), unhex(b)) for name, (a, b) in plain["held"].items()}

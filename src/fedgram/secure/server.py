@@ -12,13 +12,13 @@ from fedgram.errors import MismatchError, PrivacyError
 from fedgram.secure import masks, shamir
 from fedgram.secure.flatten import restore, words
 from fedgram.secure.messages import (
-    Call,
     Confirmation,
     Keys,
     Masked,
-    Parcel,
     Reveal,
     Roster,
+    SealedShares,
+    SessionStart,
     Shares,
     Survivors,
     unhex,
@@ -54,7 +54,7 @@ class Server:
     """
 
     def __init__(self, *, share: float = TWO_THIRDS) -> None:
-        self.call = Call(session=secrets.token_bytes(masks.KEY).hex())
+        self.call = SessionStart(session=secrets.token_bytes(masks.KEY).hex())
         self._share = share
         self._total = np.zeros(0, np.uint64)
         self._layout: dict[str, Any] = {}
@@ -70,7 +70,7 @@ class Server:
         self._points = {name: point for point, name in enumerate(self._roster.names, 1)}
         return self._roster
 
-    def parcels(self, shares: Iterable[Shares]) -> dict[str, Parcel]:
+    def parcels(self, shares: Iterable[Shares]) -> dict[str, SealedShares]:
         """End round 2: return what each client that sent shares is sent of the others'."""
         sent = {each.name: each.sealed for each in shares}
         for name, sealed in sent.items():
@@ -78,7 +78,7 @@ class Server:
         self._require(len(sent), "shared their keys")
         self._sharing = sorted(sent)
         return {
-            name: Parcel(sealed={s: sent[s][name] for s in self._sharing if s != name})
+            name: SealedShares(sealed={s: sent[s][name] for s in self._sharing if s != name})
             for name in self._sharing
         }
 

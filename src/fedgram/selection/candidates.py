@@ -14,8 +14,8 @@ from fedgram.core.samples import Floats, Samples
 from fedgram.features.lift import Lift
 from fedgram.models.linear import Blend, Classifier, Linear, Shifted
 from fedgram.selection.gaussian import Discriminant
-from fedgram.selection.leave_one_out import Own
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.leave_one_out import LeaveOneOut
+from fedgram.selection.normal_equations import NormalEquations
 
 Setting = dict[str, Any]
 
@@ -98,12 +98,12 @@ class Candidates:
         What is tried.
     """
 
-    whole: Whole
+    whole: NormalEquations
     lift: Lift
     settings: tuple[Setting, ...]
 
     @classmethod
-    def of(cls, whole: Whole, lift: Lift, *, beside: bool = False) -> Candidates:
+    def of(cls, whole: NormalEquations, lift: Lift, *, beside: bool = False) -> Candidates:
         """Return what is tried on these features, or `beside` plain ones on lifted features."""
         width = whole.total.space.inputs or whole.total.space.width
         settings = settings_for(width)
@@ -124,11 +124,11 @@ class Candidates:
 
     def left_out(self, samples: Samples, *, counted: bool) -> Iterator[Floats]:
         """Yield each model's leave-one-out scores: without the sample, in the shared sum too."""
-        own = Own.of(samples, self.whole, self.lift, counted=counted)
+        own = LeaveOneOut.of(samples, self.whole, self.lift, counted=counted)
         shared, unit = own.shared(), samples.features.space.unit
         constant = own.refined(np.ones((len(samples), 1)))
         refined = own.refined(samples.features.values.astype(np.float64))
-        reweighed = own.reweighed()
+        reweighed = own.with_extra_weight()
         last: tuple[float, Floats] | None = None
         for setting in self.settings:
             match setting["family"]:
@@ -150,7 +150,7 @@ class Candidates:
                         last = ridge, refined(ridge / unit**2)
                     yield shared + setting["balance"] * last[1]
 
-    def shared(self, setting: Setting) -> Linear | Whole:
+    def shared(self, setting: Setting) -> Linear | NormalEquations:
         """Return what clients need for a model: a head, or for FedHiP the total."""
         match setting["family"]:
             case "fedhip":
@@ -171,10 +171,12 @@ class Candidates:
                 return self.whole.linear(self.lift)
 
 
-def personal(setting: Setting, samples: Samples, shared: Linear | Whole, lift: Lift) -> Classifier:
+def personal(
+    setting: Setting, samples: Samples, shared: Linear | NormalEquations, lift: Lift
+) -> Classifier:
     """Return a client's model of this setting from what it was sent and its own samples."""
-    if isinstance(shared, Whole):
-        return shared.reweighed(samples, lift, setting["alpha"])
+    if isinstance(shared, NormalEquations):
+        return shared.with_extra_weight(samples, lift, setting["alpha"])
     match setting["family"]:
         case "apfl":
             own = shared.refined(samples, ridge=setting["refinement_ridge"], lift=Lift())

@@ -24,7 +24,7 @@ _EVIDENCE_BITS = 20  # a log-likelihood is summed in steps of 2^-20
 
 @codec.register("Informed/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Informed:
+class HeadWithClassCounts:
     """A shared head, and how often each class is among everybody's samples.
 
     Parameters

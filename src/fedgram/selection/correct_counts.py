@@ -15,7 +15,7 @@ from fedgram.errors import SolveError
 
 @codec.register("Ballot/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Ballot(Additive):
+class CorrectCounts(Additive):
     """For each of several settings, how many samples it gets right when they are left out.
 
     Integers that add up, so that settings can be chosen under secure sums.
@@ -29,8 +29,8 @@ class Ballot(Additive):
 
     Examples
     --------
-    >>> north = Ballot.of(np.array([[True, False], [True, True]]))
-    >>> south = Ballot.of(np.array([[False, True]]))
+    >>> north = CorrectCounts.of(np.array([[True, False], [True, True]]))
+    >>> south = CorrectCounts.of(np.array([[False, True]]))
     >>> (north + south).right, (north + south).samples, (north + south).winner
     (array([[2, 2]]), array([3]), 0)
     """
@@ -47,7 +47,7 @@ class Ballot(Additive):
         np.add.at(counts, labels.codes, right)
         return cls(samples=np.bincount(labels.codes, minlength=len(counts)), right=counts)
 
-    def adopts(self) -> bool:
+    def lacks_schema(self) -> bool:
         return not self.right.size
 
     @property

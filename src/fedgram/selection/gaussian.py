@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from fedgram.core.samples import Floats, Integers
-from fedgram.core.solve import Factor, square, steady
+from fedgram.core.solve import Factor, single_threaded_blas, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.selection.class_prior import class_counts
 
@@ -45,8 +45,8 @@ class Discriminant:
     def factor(self) -> Factor:
         """Of the scatter within classes plus the shrinkage, times the number of samples."""
         unit = self.total.space.unit
-        second = square(self.total.gram, self.total.space.width)[:-1, :-1] * unit**2
-        with steady():
+        second = unpack_symmetric(self.total.gram, self.total.space.width)[:-1, :-1] * unit**2
+        with single_threaded_blas():
             scatter = second - (self.means * self.counts) @ self.means.T
         mass = self.shrinkage * self.total.count
         return Factor.of(scatter, mass, samples=self.total.count)
@@ -76,11 +76,11 @@ class Discriminant:
         ``-d / (n_c - 1)``: a correction of rank one. The weight of the shrinkage stays.
         """
         if not counted:
-            with steady():
+            with single_threaded_blas():
                 plain: Floats = rows @ self.weights
             return plain
         inner, each = rows[:, :-1], np.arange(len(rows))
-        with steady():
+        with single_threaded_blas():
             across = inner @ self.solved  # x' S mean_j
             between = self.means.T @ self.solved  # mean_i' S mean_j
         size = np.sum(self.factor.whitened(inner) ** 2, axis=1)  # x' S x
@@ -127,7 +127,7 @@ def gaussian_weights(total: Statistics, shrinkage: float, *, within: bool) -> Fl
     if within:
         return known.weights
     unit, inner = total.space.unit, slice(0, -1)  # the constant has no variance
-    second = square(total.gram, total.space.width)[inner, inner] * unit**2
+    second = unpack_symmetric(total.gram, total.space.width)[inner, inner] * unit**2
     center = total.moment[inner].sum(axis=1) / total.count * unit
     spread = (second - total.count * np.outer(center, center)) / max(1, total.count - 1)
     return known.with_bias(Factor.of(spread, shrinkage, samples=total.count).solve(known.means))

@@ -10,7 +10,7 @@ import hashlib
 
 import numpy as np
 
-from fedgram.core.array_cache import Kept
+from fedgram.core.array_cache import ArrayCache
 from fedgram.core.samples import Integers, Samples
 
 PARTS = 10  # a tenth is left out
@@ -18,7 +18,7 @@ FOLDS = 5
 SMALL = 2000  # with fewer samples than this a tenth says too little
 CHEAP = 20_000  # weights up to which every sample is left out once: the messages stay small
 
-_numbers = Kept(most=2**26)
+_numbers = ArrayCache(most=2**26)
 
 
 def content_hashes(samples: Samples) -> Integers:

@@ -16,11 +16,11 @@ import numpy as np
 import scipy.linalg
 
 from fedgram.core.samples import Array, Floats, Integers, Samples
-from fedgram.core.solve import steady
+from fedgram.core.solve import single_threaded_blas
 from fedgram.features.lift import Lift
 from fedgram.models.linear import Linear
 from fedgram.runtime import flops
-from fedgram.selection.normal_equations import Whole
+from fedgram.selection.normal_equations import NormalEquations
 
 # Settings that are tried, from the least personal to the most: of equal ones the first is taken.
 ALPHAS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -30,7 +30,7 @@ _DETERMINED = 1e-10  # a sample with no more than this share of its own error le
 
 
 @dataclass(frozen=True, eq=False)
-class Hat:
+class HatMatrix:
     """Ridge regressions on the same rows, for every ridge at the price of one.
 
     The fitted values of targets t are ``basis diag(1 / (spread + ridge)) basis' t``.
@@ -38,7 +38,7 @@ class Hat:
     Examples
     --------
     >>> rows = np.array([[3.0, 4.0]])
-    >>> hat = Hat.of(rows)
+    >>> hat = HatMatrix.of(rows)
     >>> hat.leverage(25.0), hat.fitting(np.array([[2.0]]))(25.0)
     (array([0.5]), array([[1.]]))
     """
@@ -47,18 +47,18 @@ class Hat:
     spread: Floats  # (rank,)
 
     @classmethod
-    def of(cls, rows: Floats) -> Hat:
+    def of(cls, rows: Floats) -> HatMatrix:
         """Decompose the smaller of ``rows rows'`` and ``rows' rows``."""
         count, width = rows.shape
         flops.add(2 * count * width * min(count, width))
-        with steady():
+        with single_threaded_blas():
             if count <= width:
-                return cls.of_products(rows @ rows.T)
+                return cls.from_gram(rows @ rows.T)
             spread, right = _eigen(rows.T @ rows)
             return cls(rows @ right, spread)
 
     @classmethod
-    def of_products(cls, products: Floats) -> Hat:
+    def from_gram(cls, products: Floats) -> HatMatrix:
         """Decompose ``rows rows'``."""
         spread, left = _eigen(products)
         return cls(left * np.sqrt(spread), spread)
@@ -70,12 +70,12 @@ class Hat:
 
     def fitting(self, targets: Floats) -> Callable[[float], Floats]:
         """Return the fitted values of these targets as a function of the ridge."""
-        with steady():
+        with single_threaded_blas():
             inner = self.basis.T @ targets
 
         def fitted(ridge: float) -> Floats:
             flops.add(2 * self.basis.size * targets.shape[1])
-            with steady():
+            with single_threaded_blas():
                 values: Floats = self.basis @ (inner / (self.spread + ridge)[:, None])
             return values
 
@@ -88,7 +88,7 @@ class Hat:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Own:
+class LeaveOneOut:
     """A client's samples under a shared head, each to be left out of everything in turn.
 
     Parameters
@@ -97,7 +97,7 @@ class Own:
         The client's.
     residual
         What the shared head leaves over, (samples, classes).
-    white
+    whitened
         Rows whose products are ``F S^-1 F'`` with the shared head's S; of no columns where only
         the head is known.
     weight
@@ -106,13 +106,18 @@ class Own:
 
     samples: Samples
     residual: Floats
-    white: Floats
+    whitened: Floats
     weight: Floats
 
     @classmethod
     def of(
-        cls, samples: Samples, shared: Whole | Linear, lift: Lift, *, counted: bool | Floats
-    ) -> Own:
+        cls,
+        samples: Samples,
+        shared: NormalEquations | Linear,
+        lift: Lift,
+        *,
+        counted: bool | Floats,
+    ) -> LeaveOneOut:
         """Prepare a client's samples.
 
         A `Linear` head does not tell how much each sample weighs in it; then only the client's own
@@ -123,15 +128,15 @@ class Own:
             return cls(
                 samples=samples,
                 residual=truth - shared(samples.features),
-                white=np.zeros((len(samples), 0)),
+                whitened=np.zeros((len(samples), 0)),
                 weight=np.zeros(len(samples)),
             )
         rows = shared.rows(samples, lift)
-        with steady():
+        with single_threaded_blas():
             residual = truth - rows @ shared.head
         white = shared.factor.whitened(rows)
         weight = np.broadcast_to(np.asarray(counted, np.float64), len(samples))
-        return cls(samples=samples, residual=residual, white=white, weight=weight)
+        return cls(samples=samples, residual=residual, whitened=white, weight=weight)
 
     @cached_property
     def truth(self) -> Floats:
@@ -147,19 +152,19 @@ class Own:
     @cached_property
     def leverage(self) -> Floats:
         """The weight of each sample in what the shared head says of it."""
-        weights: Floats = self.weight * np.einsum("ij,ij->i", self.white, self.white)
+        weights: Floats = self.weight * np.einsum("ij,ij->i", self.whitened, self.whitened)
         return weights
 
     @cached_property
     def error(self) -> Floats:
         """The shared head's error at each sample, solved without it."""
-        return self.residual / remaining(self.leverage)[:, None]
+        return self.residual / one_minus_leverage(self.leverage)[:, None]
 
     def shared(self) -> Floats:
         """Return the scores of the shared head, solved without the sample."""
         return self.truth - self.error
 
-    def normalized(self, shared: Whole, lift: Lift) -> Floats:
+    def normalized(self, shared: NormalEquations, lift: Lift) -> Floats:
         """Return the scores of the shared head with columns of one length, as in `fed3r`.
 
         Without sample i the head is ``P - w S^-1 f e' / (1 - h)``: the length of its columns is
@@ -168,7 +173,7 @@ class Own:
         rows, unit = shared.rows(self.samples, lift), shared.total.space.unit
         solved = shared.factor.solve(rows.T)[:-1] * self.weight
         head = shared.head[:-1]
-        with steady():
+        with single_threaded_blas():
             cross = solved.T @ head
         before = np.sum(head**2, axis=0)
         squares = before - 2 * cross * self.error
@@ -177,15 +182,15 @@ class Own:
         lengths = np.where(squares > _DETERMINED * before, np.sqrt(np.abs(squares)) / unit, 1.0)
         return self.shared() / lengths
 
-    def reweighed(self) -> Callable[[float], Floats]:
+    def with_extra_weight(self) -> Callable[[float], Floats]:
         """Return the scores of the head in which own samples weigh `alpha` more.
 
         ``P = M + (S + alpha F'F)^-1 alpha F'(Y - F M)`` is a ridge regression on whitened rows of
         what the shared head leaves over, with ridge 1 / alpha. A sample that is in the sum weighs
         1 + alpha in all.
         """
-        count, width = self.white.shape
-        hat = Hat.of_products(self.hat) if count <= width else Hat.of(self.white)
+        count, width = self.whitened.shape
+        hat = HatMatrix.from_gram(self.hat) if count <= width else HatMatrix.of(self.whitened)
         fitted = hat.fitting(self.residual)
 
         def scores(alpha: float) -> Floats:
@@ -193,7 +198,7 @@ class Own:
                 return self.shared()
             left_over = self.residual - fitted(1 / alpha)
             leverage = (self.weight + alpha) / alpha * hat.leverage(1 / alpha)
-            return self.truth - left_over / remaining(leverage)[:, None]
+            return self.truth - left_over / one_minus_leverage(leverage)[:, None]
 
         return scores
 
@@ -203,45 +208,45 @@ class Own:
         Without sample i the shared head leaves over ``e_j + H_ji e_i / (1 - H_ii)`` at sample j,
         and that is what the others' regression is fitted to.
         """
-        hat = Hat.of(rows)
+        hat = HatMatrix.of(rows)
         fitted, shift = hat.fitting(self.residual), hat.basis * self._smoothed(hat.basis)
 
         def scores(ridge: float) -> Floats:
             own = hat.leverage(ridge)
             moved = shift @ (1 / (hat.spread + ridge)) - own * self.leverage
             others = fitted(ridge) - own[:, None] * self.residual + moved[:, None] * self.error
-            return others / remaining(own)[:, None]
+            return others / one_minus_leverage(own)[:, None]
 
         return scores
 
     @cached_property
     def hat(self) -> Floats:
         """The products of whitened rows: the hat matrix of samples that are in the sum once."""
-        flops.add(len(self.white) ** 2 * self.white.shape[1])
-        with steady():
-            products: Floats = self.white @ self.white.T
+        flops.add(len(self.whitened) ** 2 * self.whitened.shape[1])
+        with single_threaded_blas():
+            products: Floats = self.whitened @ self.whitened.T
         return products
 
     def _smoothed(self, basis: Floats) -> Floats:
         """Return weighted products of whitened rows times `basis`, in the cheaper order."""
-        count, width = self.white.shape
+        count, width = self.whitened.shape
         flops.add(2 * count * basis.shape[1] * min(count, 2 * width))
-        with steady():
+        with single_threaded_blas():
             if count <= width:
                 product: Floats = self.hat @ basis
             else:
-                product = self.white @ (self.white.T @ basis)
+                product = self.whitened @ (self.whitened.T @ basis)
         return self.weight[:, None] * product
 
 
-def right(scores: Floats, codes: Integers) -> Array:
+def correct(scores: Floats, codes: Integers) -> Array:
     """Return for each sample whether its own class wins; not where there is no score."""
     own = scores[np.arange(len(codes)), codes]
     hits: Array = (scores.argmax(axis=1) == codes) & ~np.isnan(own)
     return hits
 
 
-def remaining(leverage: Floats) -> Floats:
+def one_minus_leverage(leverage: Floats) -> Floats:
     """Return one minus the leverage; not a number where the sample alone decides."""
     remaining = 1 - leverage
     return np.where(remaining > _DETERMINED, remaining, np.nan)
@@ -249,6 +254,6 @@ def remaining(leverage: Floats) -> Floats:
 
 def _eigen(symmetric: Floats) -> tuple[Floats, Floats]:
     flops.add(9 * len(symmetric) ** 3)
-    with steady():
+    with single_threaded_blas():
         values, vectors = scipy.linalg.eigh(symmetric, driver="evd", check_finite=False)
     return np.maximum(values, 0.0), vectors

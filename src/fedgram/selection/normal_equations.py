@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.samples import Floats, Samples
-from fedgram.core.solve import Factor, ridge_solve, square, steady
+from fedgram.core.solve import Factor, ridge_solve, single_threaded_blas, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import MismatchError
 from fedgram.features.lift import Lift
@@ -19,7 +19,7 @@ from fedgram.models.linear import Linear, lifted
 
 @codec.register("Whole/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Whole:
+class NormalEquations:
     """Summed statistics with a ridge, as clients get them; what is derived from them is kept.
 
     Examples
@@ -29,7 +29,7 @@ class Whole:
     >>> total = Statistics(
     ...     count=2, gram=np.array([8]), moment=np.array([[4, 0]]), space=space, classes=("a", "b")
     ... )
-    >>> Whole(total=total, ridge=2.0).head
+    >>> NormalEquations(total=total, ridge=2.0).head
     array([[0.25, 0.  ]])
     """
 
@@ -39,7 +39,7 @@ class Whole:
     @cached_property
     def gram(self) -> Floats:
         """The summed Gram matrix, in stored units, without ridge."""
-        return square(self.total.gram, self.total.space.width)
+        return unpack_symmetric(self.total.gram, self.total.space.width)
 
     @property
     def stored_ridge(self) -> float:
@@ -71,19 +71,19 @@ class Whole:
             )
         return features.values.astype(np.float64)
 
-    def reweighed(self, samples: Samples, lift: Lift, alpha: float) -> Linear:
+    def with_extra_weight(self, samples: Samples, lift: Lift, alpha: float) -> Linear:
         """Return the head in which these samples weigh `alpha` more, in the cheaper form."""
         rows = self.rows(samples, lift)
         if len(rows) >= rows.shape[1]:  # Woodbury would be the larger problem
-            return self.mixed(Statistics.of(*lifted(samples, lift)), lift, alpha)
-        with steady():
+            return self.with_extra_statistics(Statistics.of(*lifted(samples, lift)), lift, alpha)
+        with single_threaded_blas():
             residual = samples.labels.onehot() - rows @ self.head
         return self.linear(lift, self.head + self.factor.update(rows, residual, alpha))
 
-    def mixed(self, own: Statistics, lift: Lift, alpha: float) -> Linear:
+    def with_extra_statistics(self, own: Statistics, lift: Lift, alpha: float) -> Linear:
         """Return the head in which the samples behind these statistics weigh `alpha` more."""
         stored = ridge_solve(
-            self.gram + alpha * square(own.gram, own.space.width),
+            self.gram + alpha * unpack_symmetric(own.gram, own.space.width),
             self.total.moment + alpha * own.moment,
             self.stored_ridge,
             samples=self.total.count,

@@ -67,7 +67,7 @@ class LikelihoodSums(Additive):
             correct=np.array(correct, np.int64),
         )
 
-    def adopts(self) -> bool:
+    def lacks_schema(self) -> bool:
         return not self.loss.size
 
     def validate(self, sites: int = 1) -> None:
@@ -248,7 +248,7 @@ class PoolSums(Additive):
             curvature=np.rint((spread * weights).sum(axis=2) * one).astype(np.int64),
         )
 
-    def adopts(self) -> bool:
+    def lacks_schema(self) -> bool:
         return not self.slope.size
 
     def validate(self, sites: int = 1) -> None:

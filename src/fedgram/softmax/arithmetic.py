@@ -13,7 +13,7 @@ from math import isqrt
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.exact import EXACT_UP_TO, FLOAT64, multiplied, self_test
+from fedgram.core.exact import EXACT_UP_TO, FLOAT64, block_matmul, self_test
 from fedgram.core.samples import Floats, Integers, Space
 from fedgram.errors import ConfigError, ExactnessError
 from fedgram.runtime import flops
@@ -76,7 +76,7 @@ def exact_logits(rows: Floats, values: Integers, space: Space) -> Floats:
             "use fewer bits for the weights, or a larger ridge"
         )
     self_test(FLOAT64)
-    return multiplied(rows, values.astype(np.float64))
+    return block_matmul(rows, values.astype(np.float64))
 
 
 def softmax_residuals(

@@ -11,7 +11,7 @@ import numpy as np
 from fedgram.core.exact import EXACT_UP_TO, FLOAT64
 from fedgram.core.samples import Floats, Integers
 from fedgram.softmax.objective import Metric, Objective, Point
-from fedgram.softmax.quasi_newton import Search
+from fedgram.softmax.quasi_newton import QuasiNewton
 from fedgram.softmax.sums import ResidualSums
 
 SHORTER = 0.4  # factor of a step that raised the loss
@@ -19,7 +19,7 @@ SHORTEST = 1e-3  # a step shorter than this is given up
 _RETRIES = 2  # of a last step that raised the loss
 
 
-class Asking(Protocol):
+class FederatedSums(Protocol):
     """What answers for the federation."""
 
     def ask(
@@ -34,7 +34,7 @@ class Asking(Protocol):
         """Note that other samples answered than before."""
 
 
-class Descent:
+class SoftmaxDescent:
     """Searches of all folds.
 
     Parameters
@@ -50,7 +50,7 @@ class Descent:
     """
 
     def __init__(
-        self, asking: Asking, folds: int, share: float, searches: Sequence[Search]
+        self, asking: FederatedSums, folds: int, share: float, searches: Sequence[QuasiNewton]
     ) -> None:
         self._asking = asking
         self._folds = folds

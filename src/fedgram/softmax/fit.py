@@ -22,9 +22,9 @@ from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.selection.holdout import PARTS, folds_for
 from fedgram.softmax.arithmetic import LN2, LOSS_BITS, SoftmaxGrid
-from fedgram.softmax.descent import Descent
+from fedgram.softmax.descent import SoftmaxDescent
 from fedgram.softmax.objective import CURVATURE, Anchor, Metric, Objective, Point
-from fedgram.softmax.quasi_newton import Pair, Search
+from fedgram.softmax.quasi_newton import CurvaturePair, QuasiNewton
 from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 
 # Ridges of the path, as multiples of what suits the squared loss, by the number of exchanges: the
@@ -98,7 +98,7 @@ class SoftmaxFit:
     near_ties: int = 0
     samples: int = 0
     path: list[dict[str, float]] = field(default_factory=list)
-    _last: Search | None = None
+    _last: QuasiNewton | None = None
     _digests: list[str] = field(default_factory=list)
     _metrics: dict[tuple[float, float], Metric] = field(default_factory=dict)
 
@@ -187,7 +187,7 @@ class SoftmaxFit:
             return replace(self._head(chosen.mean), origin=self.provenance())
         return self._finished(descent, chosen.ridge)
 
-    def _finished(self, descent: Descent, ridge: float) -> IntegerHead:
+    def _finished(self, descent: SoftmaxDescent, ridge: float) -> IntegerHead:
         descent.last_step(ridge)
         (search,) = descent.searches
         self.near_ties += search.near_ties
@@ -235,7 +235,7 @@ class SoftmaxFit:
             lift=query.lift,
         )
 
-    def _start(self, folds: int, share: float, chosen: LeftOut | None = None) -> Descent:
+    def _start(self, folds: int, share: float, chosen: LeftOut | None = None) -> SoftmaxDescent:
         shape = (max(1, folds), *self.query.values.shape[1:])
         values = np.zeros(shape, np.int64) if chosen is None else chosen.mean[None]
         anchor = None
@@ -250,15 +250,15 @@ class SoftmaxFit:
             constant=self.constant,
             anchor=anchor,
         )
-        pairs: tuple[Pair, ...] = ()
+        pairs: tuple[CurvaturePair, ...] = ()
         if chosen is not None and self._last is not None:  # what is remembered of nine tenths
             known = self._last.point.fingerprint == int(sums.fingerprint[0])
             pairs = self._last.pairs if known else ()
         searches = [
-            Search(objective=objective, point=Point.of(values[k], sums.fold(k)), pairs=pairs)
+            QuasiNewton(objective=objective, point=Point.of(values[k], sums.fold(k)), pairs=pairs)
             for k in range(len(values))
         ]
-        return Descent(self, folds, share, searches)
+        return SoftmaxDescent(self, folds, share, searches)
 
 
 def _named(clients: Sequence[str]) -> list[str] | int:
@@ -266,7 +266,7 @@ def _named(clients: Sequence[str]) -> list[str] | int:
     return list(clients) if len(clients) <= _MOST_NAMES else len(clients)
 
 
-def _left_out(descent: Descent, ridge: float, sums: ResidualSums) -> LeftOut:
+def _left_out(descent: SoftmaxDescent, ridge: float, sums: ResidualSums) -> LeftOut:
     count = int(sums.out_count.sum())
     if not count:
         raise SolveError("no sample is left out, so no ridge can be chosen; set ridge to a number")
@@ -280,7 +280,7 @@ def _left_out(descent: Descent, ridge: float, sums: ResidualSums) -> LeftOut:
     )
 
 
-def _preferred(found: LeftOut, best: LeftOut, descent: Descent) -> bool:
+def _preferred(found: LeftOut, best: LeftOut, descent: SoftmaxDescent) -> bool:
     """Whether left-out samples prefer these weights to the best so far.
 
     Losses of different samples do not compare: then the later weights count, unless the step to

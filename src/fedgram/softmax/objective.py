@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.core.samples import Array, Floats, Integers
-from fedgram.core.solve import Factor, require_ridge, square, steady
+from fedgram.core.solve import Factor, require_ridge, single_threaded_blas, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import SolveError
 from fedgram.softmax.arithmetic import LN2, LOSS_BITS, SoftmaxGrid
@@ -44,7 +44,7 @@ class Metric:
         solution = self.factor.solve(rhs)
         size = float(np.abs(solution).max(initial=0.0))
         for _ in range(_REFINEMENTS):
-            with steady():
+            with single_threaded_blas():
                 rest = rhs - self.matrix @ solution
             correction = self.factor.solve(rest)
             solution = solution + correction
@@ -150,7 +150,7 @@ class Objective:
         penalized = np.ones(total.space.width)
         penalized[-1] = float(constant)
         return cls(
-            gram=square(total.gram, total.space.width) * (share * total.space.unit**2),
+            gram=unpack_symmetric(total.gram, total.space.width) * (share * total.space.unit**2),
             samples=total.count,
             unit=total.space.unit,
             bound=total.space.bound,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.core.samples import Floats
-from fedgram.core.solve import Factor, steady
+from fedgram.core.solve import Factor, single_threaded_blas
 from fedgram.models.mlp import softmax
 from fedgram.runtime import flops
 
@@ -49,7 +49,7 @@ class OwnRows:
         """Prepare a client's rows."""
         count, width = rows.shape
         flops.add(2 * count * width * min(count, width))
-        with steady():
+        with single_threaded_blas():
             return cls(rows=rows, products=rows @ rows.T if count < width else rows.T @ rows)
 
     @property
@@ -71,10 +71,10 @@ class OwnRows:
         residual, least = targets - softmax(logits), _loss(logits, targets)
         length = 1.0
         for _ in range(STEPS):
-            with steady():
+            with single_threaded_blas():
                 downhill = residual if self.dual else self.rows.T @ residual
             tried = found + length * factor.solve(downhill - strength * found)
-            with steady():
+            with single_threaded_blas():
                 added_logits = (self.products if self.dual else self.rows) @ tried
             flops.add(4 * len(found) * count * targets.shape[1])
             squares = float(np.sum(tried * (added_logits if self.dual else tried)))  # |V|^2
@@ -84,7 +84,7 @@ class OwnRows:
                 found, least, residual = tried, loss, targets - softmax(moved)
             else:  # the loss curves more than assumed
                 length /= 2
-        with steady():
+        with single_threaded_blas():
             added: Floats = self.rows.T @ found if self.dual else found
         return added
 

@@ -24,20 +24,20 @@ _EDGE = 2.0**-16  # of a step of the grid: an entry this close to two steps coun
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Pair:
+class CurvaturePair:
     """One step and the change of the residual sums along it, in integers."""
 
     step: Integers
     change: Array
 
     @classmethod
-    def between(cls, before: Point, after: Point) -> Pair:
+    def between(cls, before: Point, after: Point) -> CurvaturePair:
         """Return the pair of two points."""
         return cls(step=after.values - before.values, change=before.products - after.products)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Search:
+class QuasiNewton:
     """A softmax regression on its way: the best point so far and the pairs that led there.
 
     Parameters
@@ -54,7 +54,7 @@ class Search:
 
     objective: Objective
     point: Point
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[CurvaturePair, ...] = ()
     near_ties: int = 0
 
     def direction(self, ridge: float, metric: Metric) -> Floats:
@@ -92,19 +92,19 @@ class Search:
         ties = int((np.abs(np.abs(exact - rounded) - 0.5) < _EDGE).sum())
         return rounded.astype(np.int64), ties
 
-    def accepted(self, after: Point, ridge: float, ties: int) -> Search:
+    def accepted(self, after: Point, ridge: float, ties: int) -> QuasiNewton:
         """Return the search at a better point, with one more pair."""
-        pair = Pair.between(self.point, after)
+        pair = CurvaturePair.between(self.point, after)
         pairs = self.pairs
         if self._along(pair, pair, ridge) > 0:
             pairs = (*pairs, pair)[-MEMORY:]
         return replace(self, point=after, pairs=pairs, near_ties=self.near_ties + ties)
 
-    def restarted(self, point: Point, ties: int = 0) -> Search:
+    def restarted(self, point: Point, ties: int = 0) -> QuasiNewton:
         """Return the search at a point of other samples: what came before does not compare."""
         return replace(self, point=point, pairs=(), near_ties=self.near_ties + ties)
 
-    def _downhill(self, pair: Pair, ridge: float) -> float:
+    def _downhill(self, pair: CurvaturePair, ridge: float) -> float:
         """Return the product of a step with the gradient, from exact integers."""
         objective = self.objective
         values, products = objective.relative(self.point)
@@ -113,7 +113,7 @@ class Search:
         held = exact_product(pair.step[rows], values[rows]) * objective.step**2
         return ridge * held - data * (objective.step * objective.slope)
 
-    def _along(self, one: Pair, other: Pair, ridge: float) -> float:
+    def _along(self, one: CurvaturePair, other: CurvaturePair, ridge: float) -> float:
         """Return the product of a step with a change of the gradient, from exact integers."""
         objective = self.objective
         data = exact_product(one.step, other.change) * (objective.step * objective.slope)

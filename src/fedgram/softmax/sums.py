@@ -15,9 +15,9 @@ from typing import Self
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, agreed
-from fedgram.core.exact import multiplied
-from fedgram.core.samples import NOWHERE, Array, Features, Floats, Integers, Samples, Space
+from fedgram.core.additive import Additive, schema_field
+from fedgram.core.exact import block_matmul
+from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Integers, Samples, Space
 from fedgram.errors import DataError, MismatchError
 from fedgram.features.lift import Lift
 from fedgram.models.linear import Linear, lifted
@@ -164,7 +164,7 @@ class SoftmaxQuery:
             residuals, losses = softmax_residuals(logits, classes, self.grid)
             loss += int(losses.sum())
             if self.residuals:
-                product = multiplied(rows.T, residuals)
+                product = block_matmul(rows.T, residuals)
                 products += product.astype(dtype, copy=False)
         out_loss, out_correct = self._losses(features, codes, out, self.values[number])
         base = self._losses(features, codes, used, self.base[number])[0] if self.base.size else 0
@@ -235,12 +235,12 @@ class ResidualSums(Additive):
     out_loss: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     out_correct: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     fingerprint: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
-    space: Space = agreed(default=NOWHERE)
-    classes: tuple[str, ...] = agreed(default=())
-    grid: SoftmaxGrid = agreed(default=SoftmaxGrid())
-    at: str = agreed(default="")
+    space: Space = schema_field(default=NO_SPACE)
+    classes: tuple[str, ...] = schema_field(default=())
+    grid: SoftmaxGrid = schema_field(default=SoftmaxGrid())
+    at: str = schema_field(default="")
 
-    def adopts(self) -> bool:
+    def lacks_schema(self) -> bool:
         return not self.at
 
     def fold(self, number: int) -> Self:

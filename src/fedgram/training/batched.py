@@ -1,9 +1,9 @@
 """Steps that descend, for several clients of one process at once.
 
-Such a step is written for one client. Where its client descends it yields the `Task`, and goes on
-when that is done::
+Such a step is written for one client. Where its client descends it yields the `LocalDescent`, and
+goes on when that is done::
 
-    @jointly
+    @batched_step
     def update(self, client, model):
         theta = model.theta.copy()
         yield self.descent(model).task(model.shape, theta, self.rows(client, model), client.rng)
@@ -22,15 +22,15 @@ from typing import Any, Generic, TypeVar, cast
 
 from fedgram.errors import at_client
 from fedgram.federation.client import Client
-from fedgram.training.descent import Task, together
+from fedgram.training.descent import LocalDescent, run_batched
 
 Method = TypeVar("Method")
 Broadcast = TypeVar("Broadcast")
 Reply = TypeVar("Reply")
-Descents = Generator[Task, None, Reply]  # what a step that is written in this way returns
+Descents = Generator[LocalDescent, None, Reply]  # what a step that is written in this way returns
 
 
-class Joint(Generic[Reply]):
+class BatchedStep(Generic[Reply]):
     """A method's step, for one client or for several at once."""
 
     def __init__(self, begin: Callable[[Client, Any], Descents[Reply]], name: str) -> None:
@@ -44,7 +44,7 @@ class Joint(Generic[Reply]):
             task, reply = _advanced(running)
             if task is None:
                 return cast(Reply, reply)
-            together([task])
+            run_batched([task])
 
     def together(self, clients: Sequence[Client], broadcast: Any) -> list[Reply]:
         """Return the clients' replies, in their order."""
@@ -59,12 +59,12 @@ class Joint(Generic[Reply]):
                     replies[client] = cast(Reply, reply)
                 else:
                     tasks.append(task)
-            together(tasks)
+            run_batched(tasks)
         return [replies[client.id] for client in clients]
 
 
-class _Jointly(Generic[Reply]):
-    """What a decorated function is in its class: it becomes a `Joint` of an instance."""
+class _Batched(Generic[Reply]):
+    """What a decorated function is in its class: it becomes a `BatchedStep` of an instance."""
 
     def __init__(self, function: Callable[[Any, Client, Any], Descents[Reply]]) -> None:
         self._function = function
@@ -73,17 +73,17 @@ class _Jointly(Generic[Reply]):
     def __get__(self, method: object, owner: type | None = None) -> Any:
         if method is None:
             return self
-        return Joint(functools.partial(self._function, method), self._function.__name__)
+        return BatchedStep(functools.partial(self._function, method), self._function.__name__)
 
 
-def jointly(
+def batched_step(
     function: Callable[[Method, Client, Broadcast], Descents[Reply]],
 ) -> Callable[[Method, Client, Broadcast], Reply]:
     """Make a step of a function that yields its client's descents."""
-    return cast(Callable[[Method, Client, Broadcast], Reply], _Jointly(function))
+    return cast(Callable[[Method, Client, Broadcast], Reply], _Batched(function))
 
 
-def _advanced(running: Descents[Reply]) -> tuple[Task | None, Reply | None]:
+def _advanced(running: Descents[Reply]) -> tuple[LocalDescent | None, Reply | None]:
     """Return the next task, or else the reply."""
     try:
         return next(running), None

@@ -21,25 +21,32 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgram.core.array_cache import Kept
+from fedgram.core.array_cache import ArrayCache
 from fedgram.core.samples import Array, Integers
-from fedgram.models.mlp import Architecture, Rows, Shape, descending, errors, product
+from fedgram.models.mlp import (
+    MLP,
+    Architecture,
+    TrainingRows,
+    cross_entropy_grad,
+    ignore_overflow,
+    matmul,
+)
 from fedgram.runtime import flops
 
 _CALLS = 10  # of one client's descents that are expected to share its products
-_kept = Kept(most=2**30)
+_kept = ArrayCache(most=2**30)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Descent:
+class SGD:
     """Mini-batch gradient descent at one client.
 
     Examples
     --------
-    >>> rows = Rows(values=np.array([[1.0], [-1.0]]), codes=np.array([0, 1]), unit=1.0)
-    >>> shape = Shape(width=1, hidden=0, classes=2)
+    >>> rows = TrainingRows(values=np.array([[1.0], [-1.0]]), codes=np.array([0, 1]), unit=1.0)
+    >>> shape = MLP(width=1, hidden=0, classes=2)
     >>> theta = np.zeros(2)
-    >>> Descent(rate=1.0, epochs=1, batch=0)(shape, theta, rows, np.random.default_rng(0))
+    >>> SGD(rate=1.0, epochs=1, batch=0)(shape, theta, rows, np.random.default_rng(0))
     >>> theta
     array([ 0.5, -0.5])
     """
@@ -52,37 +59,37 @@ class Descent:
         self,
         shape: Architecture,
         theta: Array,
-        rows: Rows,
+        rows: TrainingRows,
         rng: np.random.Generator,
         **options: Any,
     ) -> None:
-        """Change `theta` in place; the options are those of a `Task`."""
-        together([self.task(shape, theta, rows, rng, **options)])
+        """Change `theta` in place; the options are those of a `LocalDescent`."""
+        run_batched([self.task(shape, theta, rows, rng, **options)])
 
     def task(
         self,
         shape: Architecture,
         theta: Array,
-        rows: Rows,
+        rows: TrainingRows,
         rng: np.random.Generator,
         **options: Any,
-    ) -> Task:
-        """Return what a call would do, to be done `together` with others."""
-        return Task(descent=self, shape=shape, theta=theta, rows=rows, rng=rng, **options)
+    ) -> LocalDescent:
+        """Return what a call would do, to be done `run_batched` with others."""
+        return LocalDescent(descent=self, shape=shape, theta=theta, rows=rows, rng=rng, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Task:
+class LocalDescent:
     """One client's descent, still to be done.
 
     Each step is ``theta -= rate * (gradient + strength * (theta - towards) + drift)``, only in the
     entries that `mask` selects.
     """
 
-    descent: Descent
+    descent: SGD
     shape: Architecture
     theta: Array
-    rows: Rows
+    rows: TrainingRows
     rng: np.random.Generator
     towards: Array | None = None
     strength: float = 0.0
@@ -116,7 +123,7 @@ class Task:
 
     def kind(self) -> Hashable:
         """Return what tasks must have in common to be done in one span; None if this is not."""
-        if self.mask is not None or not isinstance(self.shape, Shape):
+        if self.mask is not None or not isinstance(self.shape, MLP):
             return None
         if not spans(self.shape, self.rows, self.descent.epochs, self.constant):
             return None
@@ -135,7 +142,7 @@ class Task:
             if self.constant is not None:
                 theta -= self.constant
 
-    def _masked(self, batch: Rows, step: Array) -> None:
+    def _masked(self, batch: TrainingRows, step: Array) -> None:
         """Change the selected entries; `step` is where to work."""
         self.shape.backward(self.theta, batch, into=step, scale=self.descent.rate)
         step += (1.0 - self.keep) * self.theta
@@ -145,13 +152,13 @@ class Task:
         self.theta[...] -= step
 
 
-def together(tasks: Iterable[Task]) -> None:
+def run_batched(tasks: Iterable[LocalDescent]) -> None:
     """Change the parameters of each task.
 
     Tasks share nothing: every bit is what it would be if they were done one by one.
     """
-    alike: defaultdict[Hashable, list[Task]] = defaultdict(list)
-    with descending():
+    alike: defaultdict[Hashable, list[LocalDescent]] = defaultdict(list)
+    with ignore_overflow():
         for task in tasks:
             kind = task.kind()
             if kind is None:
@@ -159,17 +166,17 @@ def together(tasks: Iterable[Task]) -> None:
             else:
                 alike[kind].append(task)
         for some in alike.values():
-            _Beside(some)()
+            _DualDescent(some)()
 
 
-class _Beside:
+class _DualDescent:
     """Descents in the span of each client's samples, a step of all of them at a time.
 
     Scores and combinations of the clients stand one under the other. Whoever takes most steps in
     an epoch is at the top, so that those who take part in a step are the first ones.
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[LocalDescent]) -> None:
         self._tasks = sorted(tasks, key=lambda task: -len(task.parts))
         self._ends = list(accumulate(len(task.rows) for task in self._tasks))
         self._begins = [0, *self._ends[:-1]]
@@ -198,7 +205,7 @@ class _Beside:
                 scores = self._now(step, places)
                 if epoch or number:
                     scores += self._added(step.chosen(orders), len(places))
-                residual = errors(scores, self._codes.take(places), step.share)
+                residual = cross_entropy_grad(scores, self._codes.take(places), step.share)
                 self._forget(len(step.parts))
                 if epoch:
                     residual += self._combination.take(places, axis=0)
@@ -223,7 +230,7 @@ class _Beside:
             self._kernels, self._combinations, chosen, strict=False
         ):
             end = begin + len(some)
-            product(kernel.take(some, axis=0), combination, 1.0, out=more[begin:end])
+            matmul(kernel.take(some, axis=0), combination, 1.0, out=more[begin:end])
             begin = end
         return more
 
@@ -245,13 +252,13 @@ class _Beside:
                 head -= self._of_constant[at] * self._steady[at]
             combination = self._combinations[at]
             combination *= task.rows.unit
-            head += product(task.rows.values.T, combination, 1.0)
+            head += matmul(task.rows.values.T, combination, 1.0)
 
     def _scores(self, heads: Sequence[Array]) -> Array:
         """Return the scores of all samples, each under its client's head."""
         scores = np.empty((self._ends[-1], heads[0].shape[1]), heads[0].dtype)
         for task, head, own in zip(self._tasks, heads, self._own(scores), strict=True):
-            product(task.rows.values, head, task.rows.unit, out=own)
+            matmul(task.rows.values, head, task.rows.unit, out=own)
         return scores
 
     def _own(self, stacked: Array) -> list[Array]:
@@ -267,7 +274,7 @@ class _Step(NamedTuple):
     share: float | Array  # of each sample in its batch's mean, times the rate, against the slope
 
     @classmethod
-    def of(cls, tasks: Sequence[Task], number: int, dtype: Any) -> _Step:
+    def of(cls, tasks: Sequence[LocalDescent], number: int, dtype: Any) -> _Step:
         """Return the step with this number in an epoch; whoever takes fewer is not in it."""
         present = [task for task in tasks if number < len(task.parts)]
         parts = [task.parts[number] for task in present]
@@ -291,11 +298,11 @@ def _per_row(values: Sequence[float], counts: Sequence[int], dtype: Any) -> floa
     return np.repeat(np.array(values, dtype), counts)[:, None]
 
 
-def _head(task: Task, theta: Array) -> Array:
+def _head(task: LocalDescent, theta: Array) -> Array:
     return task.shape.layers(theta)[-1]
 
 
-def spans(shape: Shape, rows: Rows, epochs: int, constant: Array | None) -> bool:
+def spans(shape: MLP, rows: TrainingRows, epochs: int, constant: Array | None) -> bool:
     """Say whether descent in the span of the samples takes fewer operations.
 
     It depends on what the rows are, never on what happens to be kept: the last bits of a result
@@ -303,9 +310,10 @@ def spans(shape: Shape, rows: Rows, epochs: int, constant: Array | None) -> bool
 
     Examples
     --------
-    >>> shape = Shape(width=1281, hidden=0, classes=100)
+    >>> shape = MLP(width=1281, hidden=0, classes=100)
     >>> def some(count):
-    ...     return Rows(values=np.zeros((count, 1281)), codes=np.zeros(count, int), unit=1.0)
+    ...     values, codes = np.zeros((count, 1281)), np.zeros(count, int)
+    ...     return TrainingRows(values=values, codes=codes, unit=1.0)
     >>> [spans(shape, some(n), epochs, None) for n, epochs in ((450, 3), (450, 1), (2000, 3))]
     [True, False, False]
     """
@@ -317,7 +325,7 @@ def spans(shape: Shape, rows: Rows, epochs: int, constant: Array | None) -> bool
     return per_sample + making < 2 * epochs * shape.width * shape.classes
 
 
-def products(rows: Rows) -> Array:
+def products(rows: TrainingRows) -> Array:
     """Return the products of the rows with each other, in real units, kept while the rows are."""
     if rows.origin is None:
         return _products(rows)
@@ -325,7 +333,7 @@ def products(rows: Rows) -> Array:
     return _kept(features, (lift, rows.values.dtype), lambda: _products(rows))
 
 
-def _products(rows: Rows) -> Array:
+def _products(rows: TrainingRows) -> Array:
     flops.add(len(rows) ** 2 * rows.values.shape[1])  # half of them: they are symmetric
     kernel: Array = rows.values @ rows.values.T
     kernel *= rows.unit**2

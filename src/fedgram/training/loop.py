@@ -1,6 +1,6 @@
 """Methods that train in rounds: what they have in common, so that a file says what is its own.
 
-A round broadcasts a `Model`, every asked client descends from it on its own samples, and the
+A round broadcasts a `RoundModel`, every asked client descends from it on its own samples, and the
 server divides a `Weighted` sum. The learning rate is searched for by validation loss.
 """
 
@@ -23,19 +23,19 @@ from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.models.architecture import read
 from fedgram.models.linear import Predictor
-from fedgram.models.mlp import Architecture, Network, Rows, Shape
-from fedgram.models.torch_network import Tower
-from fedgram.training.batched import Descents, jointly
-from fedgram.training.descent import Descent, Task
-from fedgram.training.pilots import Loss, Pilot, Search, grid_rate, judged_rounds
+from fedgram.models.mlp import MLP, Architecture, TrainedModel, TrainingRows
+from fedgram.models.torch_network import TorchNetwork
+from fedgram.training.batched import Descents, batched_step
+from fedgram.training.descent import SGD, LocalDescent
+from fedgram.training.pilots import Loss, Pilot, RateSearch, judged_rounds, rate_at
 
 PILOT_FRACTION = 0.1  # of the training samples, where there are no validation samples
 _FEWEST_BATCHES = 5  # of a client that can leave out a whole one
 
 
-@codec.register("Model/1")
+@codec.register("Model/1", fields={"trial": "attempt"})
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Model:
+class RoundModel:
     """What the server broadcasts: the shared network, and how this training goes.
 
     Parameters
@@ -46,7 +46,7 @@ class Model:
         Learning rate.
     round
         Number of finished rounds.
-    attempt
+    trial
         Number of this training; pilots come first, and leave nothing behind.
     pilot
         Whether this training only tries a rate.
@@ -56,13 +56,13 @@ class Model:
         The pilots, where the rate was searched for; it stays at the server.
     """
 
-    network: Network
+    network: TrainedModel
     rate: float
     round: int = 0
-    attempt: int = 0
+    trial: int = 0
     pilot: bool = False
     more: dict[str, Any] = field(default_factory=dict)
-    search: Search | None = field(default=None, metadata={"carried": False})
+    search: RateSearch | None = field(default=None, metadata={"carried": False})
 
     @property
     def theta(self) -> Array:
@@ -75,9 +75,9 @@ class Model:
         return self.network.shape
 
     @property
-    def plain(self) -> Shape:
+    def to_dict(self) -> MLP:
         """The layers, in methods that have one hidden layer at most."""
-        return cast(Shape, self.network.shape)
+        return cast(MLP, self.network.shape)
 
     def at(self, theta: Array, **more: Any) -> Self:
         """Return the same with other parameters, in the precision of these."""
@@ -86,7 +86,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class GradientMethod:
     """Rounds of local descent and averaging; a method says what is different.
 
     Parameters
@@ -167,24 +167,24 @@ class Training:
         start = self._start(opening)
         if self.rate == "auto":
             search = self._search(federation, start)
-            rate, attempt = search.pilots[search.chosen].rate, len(search.pilots)
-            start = replace(start, rate=rate, attempt=attempt, search=search)
+            rate, trial = search.pilots[search.chosen].rate, len(search.pilots)
+            start = replace(start, rate=rate, trial=trial, search=search)
         else:
             start = replace(start, rate=self.rate)
         yield from self.train(federation, start, self.rounds)
 
-    def train(self, federation: Federation, model: Model, rounds: int) -> Iterator[Any]:
+    def train(self, federation: Federation, model: RoundModel, rounds: int) -> Iterator[Any]:
         """Yield the model after each of some rounds."""
         model = self.begin(federation, model)
         for number in range(1, rounds + 1):
             model = replace(self.round(federation, model), round=number)
             yield model
 
-    def begin(self, federation: Federation, model: Model) -> Model:  # noqa: ARG002
+    def begin(self, federation: Federation, model: RoundModel) -> RoundModel:  # noqa: ARG002
         """Return the model to begin with, with what else the method shares."""
         return model
 
-    def round(self, federation: Federation, model: Model) -> Model:
+    def round(self, federation: Federation, model: RoundModel) -> RoundModel:
         """Return the model after one more round."""
         total = federation.sum(self.update, model, clients=self.asked(federation))
         return model.at(total.mean())
@@ -204,24 +204,26 @@ class Training:
         space = self.lift(client.train.features.take(slice(0))).space
         return Opening(space=space, classes=client.train.labels.classes)
 
-    @jointly
-    def update(self, client: Client, model: Model) -> Descents[Weighted]:
+    @batched_step
+    def update(self, client: Client, model: RoundModel) -> Descents[Weighted]:
         """Train on the client's samples and return what is to be averaged."""
         rows = self.rows(client, model)
         theta = model.theta.copy()
         yield from self.descend(client, model, theta, rows)
         return self.weighted(theta, len(rows))
 
-    def descend(self, client: Client, model: Model, theta: Array, rows: Rows) -> Iterable[Task]:
+    def descend(
+        self, client: Client, model: RoundModel, theta: Array, rows: TrainingRows
+    ) -> Iterable[LocalDescent]:
         """Return what is left to do to change parameters in place by this method's descent."""
         return [self.descent(model).task(model.shape, theta, rows, client.rng)]
 
     def personalize(self, client: Client, shared: Any) -> Predictor:  # noqa: ARG002
         """Return the shared model, unless the method says otherwise."""
-        network: Network = shared.network
+        network: TrainedModel = shared.network
         return network
 
-    def judge(self, client: Client, model: Model) -> Loss:
+    def judge(self, client: Client, model: RoundModel) -> Loss:
         """Return the loss of the personal model on validation samples."""
         valid = self._parts(client, model)[1]
         if not len(valid):
@@ -230,49 +232,49 @@ class Training:
 
     # What methods build on.
 
-    def descent(self, model: Model, epochs: int | None = None) -> Descent:
+    def descent(self, model: RoundModel, epochs: int | None = None) -> SGD:
         """Return the local descent, for `epochs` epochs if that is given."""
         epochs = self.epochs if epochs is None else epochs
-        return Descent(rate=model.rate, epochs=epochs, batch=self.batch)
+        return SGD(rate=model.rate, epochs=epochs, batch=self.batch)
 
-    def rows(self, client: Client, model: Model) -> Rows:
+    def rows(self, client: Client, model: RoundModel) -> TrainingRows:
         """Return the client's training samples, ready for descent."""
         samples = self._parts(client, model)[0]
         if not len(samples):
             raise DataError("there are no training samples; leave the client out of the data")
-        return Rows.of(samples, self.lift, model.theta.dtype)
+        return TrainingRows.of(samples, self.lift, model.theta.dtype)
 
     def weighted(self, values: Array, weight: int | Integers, *beside: Array) -> Weighted:
         """Return a client's part of a weighted mean; what it keeps `beside` must not diverge."""
         places = SINGLE if self.precision == "single" else DOUBLE
         return Weighted.of(values, weight, places=places, beside=beside)
 
-    def _start(self, opening: Opening) -> Model:
+    def _start(self, opening: Opening) -> RoundModel:
         space, classes = opening.space, len(opening.classes)
         shape: Architecture = (
-            Tower.of(self.layers, space, classes, self.image)
+            TorchNetwork.of(self.layers, space, classes, self.image)
             if self.layers
-            else Shape(width=space.width, hidden=self.hidden, classes=classes)
+            else MLP(width=space.width, hidden=self.hidden, classes=classes)
         )
         dtype = np.float32 if self.precision == "single" else np.float64
-        network = Network(
+        network = TrainedModel(
             theta=shape.start(dtype),
             shape=shape,
             space=opening.space,
             classes=opening.classes,
             lift=self.lift,
         )
-        return Model(network=network, rate=grid_rate(0))
+        return RoundModel(network=network, rate=rate_at(0))
 
-    def _search(self, federation: Federation, start: Model) -> Search:
+    def _search(self, federation: Federation, start: RoundModel) -> RateSearch:
         """Return pilots at rates of the grid, until one of them is chosen."""
         pilots: dict[int, Pilot] = {}
-        while (place := Search(pilots).wanted()) is not None:
-            fresh = replace(start, rate=grid_rate(place), attempt=len(pilots), pilot=True)
+        while (place := RateSearch(pilots).wanted()) is not None:
+            fresh = replace(start, rate=rate_at(place), trial=len(pilots), pilot=True)
             pilots[place] = self._piloted(federation, fresh)
-        return Search(pilots)
+        return RateSearch(pilots)
 
-    def _piloted(self, federation: Federation, start: Model) -> Pilot:
+    def _piloted(self, federation: Federation, start: RoundModel) -> Pilot:
         judged = judged_rounds(self.pilot)
         losses: list[Loss] = []
         try:
@@ -284,7 +286,7 @@ class Training:
         means = tuple(loss.mean for loss in losses)
         return Pilot(rate=start.rate, losses=means, error=losses[-1].error)
 
-    def _parts(self, client: Client, model: Model) -> tuple[Samples, Samples]:
+    def _parts(self, client: Client, model: RoundModel) -> tuple[Samples, Samples]:
         """Return the samples to train on and to judge by.
 
         A pilot leaves out whole batches where it can. Then its epochs end with a batch as small as
@@ -301,41 +303,43 @@ class Training:
         return client.train.take(order[judged:]), client.train.take(order[:judged])
 
 
-def recalled(client: Client, model: Model) -> Mapping[str, Any]:
+def load_state(client: Client, model: RoundModel) -> Mapping[str, Any]:
     """Return what the client kept in this training; nothing, if it is new to it."""
-    if client.state.get("attempt") != model.attempt:
+    if client.state.get("trial") != model.trial:
         return {}
     return client.state
 
 
-def keep(client: Client, model: Model, **values: Any) -> None:
+def save_state(client: Client, model: RoundModel, **values: Any) -> None:
     """Keep values at the client until its next round; those of other trainings are dropped."""
     state = cast(MutableMapping[str, Any], client.state)
     state.clear()
-    state.update(values, attempt=model.attempt)
+    state.update(values, trial=model.trial)
 
 
-def headless(model: Model) -> Model:
+def without_head(model: RoundModel) -> RoundModel:
     """Return a model without its head: where heads are personal, they do not travel."""
     return model.at(model.theta[: model.shape.base])
 
 
-def under(model: Model, head: Array | None) -> Array:
+def with_head(model: RoundModel, head: Array | None) -> Array:
     """Return all parameters of a headless model under a client's head; at first of zeros."""
     if head is None:
         head = np.zeros(model.shape.size - model.shape.base, model.theta.dtype)
     return np.concatenate([model.theta, head])
 
 
-def repeatable(client: Client, model: Model) -> np.random.Generator:
+def deterministic_rng(client: Client, model: RoundModel) -> np.random.Generator:
     """Return randomness that is the same whenever this client personalizes this model."""
     name = int.from_bytes(hashlib.sha256(client.id.encode()).digest()[:8], "little")
-    return np.random.default_rng([name, model.attempt, model.round])
+    return np.random.default_rng([name, model.trial, model.round])
 
 
-def tuned(method: Training, client: Client, model: Model, epochs: int) -> Network:
+def fine_tuned(
+    method: GradientMethod, client: Client, model: RoundModel, epochs: int
+) -> TrainedModel:
     """Return the client's own copy of the shared model, trained on for some epochs."""
     theta = model.theta.copy()
     rows = method.rows(client, model)
-    method.descent(model, epochs)(model.shape, theta, rows, repeatable(client, model))
+    method.descent(model, epochs)(model.shape, theta, rows, deterministic_rng(client, model))
     return model.at(theta).network

@@ -20,7 +20,7 @@ from fedgram.core.samples import Array, Labels
 MOST_PILOTS = 8
 AVERAGED = 3  # last rounds of a pilot whose mean loss is compared
 MOST_LOSS = 16  # nats, of one sample: no single one decides
-ONE = 2**20  # losses are summed as integer numbers of these parts
+FIXED_POINT_ONE = 2**20  # losses are summed as integer numbers of these parts
 
 
 @codec.register("Loss/1")
@@ -65,21 +65,21 @@ class Loss(Additive):
         losses = np.where(losses <= MOST_LOSS, losses, MOST_LOSS)
         return cls(
             samples=len(truth),
-            total=int(np.rint(losses * ONE).sum()),
-            squares=int(np.rint(losses**2 * ONE).sum()),
+            total=int(np.rint(losses * FIXED_POINT_ONE).sum()),
+            squares=int(np.rint(losses**2 * FIXED_POINT_ONE).sum()),
         )
 
     @property
     def mean(self) -> float:
         """Mean loss of a sample; not a number where there are none."""
-        return self.total / self.samples / ONE if self.samples else float("nan")
+        return self.total / self.samples / FIXED_POINT_ONE if self.samples else float("nan")
 
     @property
     def error(self) -> float:
         """Standard error of the mean."""
         if not self.samples:
             return float("nan")
-        variance = self.squares / self.samples / ONE - self.mean**2
+        variance = self.squares / self.samples / FIXED_POINT_ONE - self.mean**2
         return float(np.sqrt(max(0.0, variance) / self.samples))
 
 
@@ -138,7 +138,7 @@ class Pilot:
             return "not judged"
         return f"{self.loss:.3f}" if self.stable else f"{self.loss:.3f} (unstable)"
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the pilot as plain numbers and texts, for JSON."""
         return {
             "rate": self.rate,
@@ -149,7 +149,7 @@ class Pilot:
 
 
 @dataclass(frozen=True)
-class Search:
+class RateSearch:
     """Pilots so far, by their place on the grid of rates.
 
     The search starts at place 0. It goes down until a rate is stable. Then it tries rates on both
@@ -193,12 +193,12 @@ class Search:
         around = (self.best + 1, self.best - 1, self.chosen - 1)
         return next((place for place in around if place not in self.pilots), None)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the choice, the reason and all pilots as plain numbers and texts, for JSON."""
         return {
             "rate": self.pilots[self.chosen].rate,
             "reason": self._reason(),
-            "pilots": [pilot.plain() for _, pilot in sorted(self.pilots.items())],
+            "pilots": [pilot.to_dict() for _, pilot in sorted(self.pilots.items())],
         }
 
     def _reason(self) -> str:
@@ -225,12 +225,12 @@ def judged_rounds(rounds: int) -> Sequence[int]:
     return range(max(rounds - 4, (rounds + 1) // 2), rounds + 1)
 
 
-def grid_rate(place: int) -> float:
+def rate_at(place: int) -> float:
     """Return the rate at a place of the public grid.
 
     Examples
     --------
-    >>> [grid_rate(place) for place in (-2, -1, 0, 1, 2)]
+    >>> [rate_at(place) for place in (-2, -1, 0, 1, 2)]
     [0.01, 0.03, 0.1, 0.3, 1.0]
     """
     decade, half = divmod(place, 2)

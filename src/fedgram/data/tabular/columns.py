@@ -19,7 +19,7 @@ _UNIFORM = math.sqrt(12)  # width of a range over the deviation of values spread
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number:
+class NumberColumn:
     """A column of numbers, brought to a public scale.
 
     It is standardized by `mean` and `deviation` where they are given, and by its `range` where
@@ -40,7 +40,7 @@ class Number:
 
     Examples
     --------
-    >>> age = Number(range=(0, 120), missing="indicate")
+    >>> age = NumberColumn(range=(0, 120), missing="indicate")
     >>> read = age.read(Table(name="a.csv", columns={"age": ["60", "", "120"]}), "age", {""})
     >>> age.encoded(read).round(3)
     array([[0.   , 0.   ],
@@ -156,7 +156,7 @@ class Number:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Category:
+class CategoryColumn:
     """A column of categories: a feature for each, 1 where it is the row's and 0 elsewhere.
 
     Parameters
@@ -170,7 +170,7 @@ class Category:
 
     Examples
     --------
-    >>> sex = Category(values=("f", "m"), missing="indicate")
+    >>> sex = CategoryColumn(values=("f", "m"), missing="indicate")
     >>> read = sex.read(Table(name="a.csv", columns={"sex": ["m", "", "f"]}), "sex", {""})
     >>> sex.encoded(read)
     array([[0., 1., 0.],
@@ -238,7 +238,7 @@ def _gap(table: Table, index: int, name: str) -> DataError:
     )
 
 
-def _gap_label(column: Number | Category, name: str) -> list[str]:
+def _gap_label(column: NumberColumn | CategoryColumn, name: str) -> list[str]:
     return [f"{name} missing"] if column.missing == "indicate" else []
 
 

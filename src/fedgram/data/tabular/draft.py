@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from fedgram.data.tabular.columns import LEVELS, Category, Number, is_number
+from fedgram.data.tabular.columns import LEVELS, CategoryColumn, NumberColumn, is_number
 from fedgram.data.tabular.moments import measured, settled
 from fedgram.data.tabular.reader import SPLIT, Table, read_tables
 from fedgram.data.tabular.schema import BLANK, Column, Schema
@@ -52,10 +52,10 @@ class _Seen:
             # Where values are written with few digits, their sum can be that of what is written.
             step = 10.0**-self.decimals
             fits = 1 <= (high - low) / step <= LEVELS
-            return Number(range=(low, high), step=step if fits else None, missing=missing)
+            return NumberColumn(range=(low, high), step=step if fits else None, missing=missing)
         if len(self.words) > MOST_VALUES:
             return f"holds more than {MOST_VALUES} different words"
-        return Category(values=tuple(sorted(self.words)), missing=missing)
+        return CategoryColumn(values=tuple(sorted(self.words)), missing=missing)
 
 
 def draft(
@@ -116,7 +116,7 @@ def alone(
     # Test rows had no say in the draft, so they may not fit it.
     columns: dict[str, Column] = {
         name: replace(column, outside="clip")
-        if isinstance(column, Number)
+        if isinstance(column, NumberColumn)
         else replace(column, outside="zero")
         for name, column in schema.columns.items()
     }

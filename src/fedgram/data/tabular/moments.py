@@ -16,9 +16,9 @@ from typing import Self
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, agreed
+from fedgram.core.additive import Additive, schema_field
 from fedgram.core.samples import Array, Floats
-from fedgram.data.tabular.columns import Number
+from fedgram.data.tabular.columns import NumberColumn
 from fedgram.data.tabular.reader import Table
 from fedgram.data.tabular.schema import Schema
 from fedgram.errors import DataError, ExactnessError, MismatchError
@@ -53,7 +53,7 @@ class Moments(Additive):
     >>> schema = Schema(
     ...     label="outcome",
     ...     classes=("no", "yes"),
-    ...     columns={"age": Number(range=(0.0, 120.0), step=1.0)},
+    ...     columns={"age": NumberColumn(range=(0.0, 120.0), step=1.0)},
     ... )
     >>> north = Table(name="north.csv", columns={"age": [20, 30], "outcome": ["no", "yes"]})
     >>> south = Table(name="south.csv", columns={"age": [70], "outcome": ["no"]})
@@ -67,9 +67,9 @@ class Moments(Additive):
     count: Array = field(default_factory=_none)
     total: Array = field(default_factory=_none)
     squares: Array = field(default_factory=_none)
-    columns: tuple[str, ...] = agreed(default=())
-    levels: tuple[int, ...] = agreed(default=())
-    schema: str = agreed(default="")
+    columns: tuple[str, ...] = schema_field(default=())
+    levels: tuple[int, ...] = schema_field(default=())
+    schema: str = schema_field(default="")
 
     def __post_init__(self) -> None:
         for array in (self.count, self.total, self.squares):
@@ -83,7 +83,7 @@ class Moments(Additive):
                     f"holds {most}; declare a larger step"
                 )
 
-    def adopts(self) -> bool:
+    def lacks_schema(self) -> bool:
         return not self.schema
 
     @classmethod
@@ -173,7 +173,7 @@ def settled(schema: Schema, total: Moments) -> Schema:
 
 
 def _mean_and_deviation(
-    number: Number, count: int, total: int, squares: int
+    number: NumberColumn, count: int, total: int, squares: int
 ) -> tuple[float, float]:
     """Compute in fractions, and round each result once."""
     middle, spread = number.scale

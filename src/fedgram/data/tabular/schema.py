@@ -16,7 +16,7 @@ from typing import Any
 
 from fedgram.core import codec
 from fedgram.core.samples import Array, Integers
-from fedgram.data.tabular.columns import Category, Number, class_codes
+from fedgram.data.tabular.columns import CategoryColumn, NumberColumn, class_codes
 from fedgram.data.tabular.reader import SPLIT, Table, text
 from fedgram.errors import ConfigError
 from fedgram.runtime.settings import build, propose
@@ -24,7 +24,7 @@ from fedgram.runtime.settings import build, propose
 VERSION = 1
 BLANK = ("", "NA", "NaN", "nan", "null")
 BACKBONE = "table"  # the first word of what tables call their backbone
-Column = Number | Category
+Column = NumberColumn | CategoryColumn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,10 @@ class Schema:
     >>> schema = Schema(
     ...     label="outcome",
     ...     classes=("died", "survived"),
-    ...     columns={"age": Number(range=(0.0, 120.0)), "sex": Category(values=("f", "m"))},
+    ...     columns={
+    ...         "age": NumberColumn(range=(0.0, 120.0)),
+    ...         "sex": CategoryColumn(values=("f", "m")),
+    ...     },
     ... )
     >>> schema.features
     ('age', 'sex = f', 'sex = m')
@@ -86,9 +89,9 @@ class Schema:
         )
 
     @property
-    def pending(self) -> dict[str, Number]:
+    def pending(self) -> dict[str, NumberColumn]:
         """The numbers that have no mean and deviation yet."""
-        numbers = {name: c for name, c in self.columns.items() if isinstance(c, Number)}
+        numbers = {name: c for name, c in self.columns.items() if isinstance(c, NumberColumn)}
         return {name: number for name, number in numbers.items() if not number.settled}
 
     @property
@@ -175,8 +178,8 @@ class _Stated:
 def _column(settings: Any, where: str) -> Column:
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{where}: a table is wanted, such as {{ range = [0, 120] }}")
-    kind = Category if "values" in settings else Number
-    known = {field.name for each in (Number, Category) for field in fields(each)}
+    kind = CategoryColumn if "values" in settings else NumberColumn
+    known = {field.name for each in (NumberColumn, CategoryColumn) for field in fields(each)}
     for key in set(settings) - known:
         raise ConfigError(f"{where}.{key} is not a setting; {propose(key, sorted(known))}")
     try:

@@ -13,7 +13,7 @@ from fedgram.deploy.flower.transport import ASK, packed, unpacked
 from fedgram.deploy.server import SETTINGS
 from fedgram.deploy.settings import read_federation, read_site
 from fedgram.deploy.site import office, simulated
-from fedgram.engines.remote.site import Office
+from fedgram.engines.remote.site import SiteEndpoint
 from fedgram.errors import ConfigError
 
 app = ClientApp()
@@ -26,7 +26,7 @@ def ask(message: Message, context: Context) -> Message:
     return Message(packed(answer), reply_to=message)
 
 
-def _office(context: Context) -> Office:
+def _office(context: Context) -> SiteEndpoint:
     """Return the site's office: from its own file, or, in a simulation, from the server's."""
     site = context.node_config.get("site")
     if site is not None:
@@ -38,7 +38,7 @@ def _office(context: Context) -> Office:
 
 
 @lru_cache(maxsize=64)
-def _simulated(server: Path, share: int, process: int) -> Office:  # noqa: ARG001
+def _simulated(server: Path, share: int, process: int) -> SiteEndpoint:  # noqa: ARG001
     """Return a simulated site's office, once for each process: its data are in memory then."""
     config, _ = read_federation(server / SETTINGS)
     return simulated(config, share, server.parent / "simulated")

@@ -13,7 +13,7 @@ _CONTENT = "content"
 _BYTES = "fedgram"
 
 
-class GridCarrier:
+class FlowerTransport:
     """Sends messages of the type ``query.ask`` and pulls replies one at a time.
 
     Replies are matched by the message they answer: an error comes from Flower itself, not from the

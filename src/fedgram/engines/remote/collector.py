@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fedgram.engines.remote.messages import Answer, about, read_answer, shown
-from fedgram.engines.remote.transport import Carrier
+from fedgram.engines.remote.messages import Answer, read_answer, request_digest, shown
+from fedgram.engines.remote.transport import Transport
 from fedgram.errors import ConfigError, FederationError, FedgramError
 
 _POLL = 0.25  # seconds between two looks into the letter box
@@ -17,7 +17,7 @@ Check = Callable[[str, Answer], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class Deadlines:
     """When an exchange begins and ends.
 
     Parameters
@@ -72,7 +72,7 @@ class Received:
         return [self.bytes_up, self.bytes_down, self.answer.flops]
 
 
-class Post:
+class Collector:
     """Sends each site its request and yields checked answers as they come, one at a time.
 
     Parameters
@@ -89,9 +89,9 @@ class Post:
 
     def __init__(
         self,
-        carrier: Carrier,
+        carrier: Transport,
         node: Callable[[str], int | None],
-        policy: Policy,
+        policy: Deadlines,
         note: Callable[[str, str], None],
     ) -> None:
         self._carrier = carrier
@@ -117,7 +117,7 @@ class Post:
         even read.
         """
         needed = self._policy.needed(len(requests)) if needed is None else needed
-        round_ = _Exchange(self._carrier, self._node, requests, self._policy, self._note)
+        round_ = _Collection(self._carrier, self._node, requests, self._policy, self._note)
         yield from round_.received(needed, check or _anything, limit)
         if round_.answered < needed:
             raise FederationError(
@@ -126,15 +126,15 @@ class Post:
             )
 
 
-class _Exchange:
+class _Collection:
     """Where each site stands within one exchange."""
 
     def __init__(
         self,
-        carrier: Carrier,
+        carrier: Transport,
         node: Callable[[str], int | None],
         requests: Mapping[str, bytes],
-        policy: Policy,
+        policy: Deadlines,
         note: Callable[[str, str], None],
     ) -> None:
         self._carrier, self._node, self._policy, self._note = carrier, node, policy, note
@@ -202,7 +202,7 @@ class _Exchange:
             self._again(name, content)
             return None
         try:
-            answer = read_answer(content, client=name, to=about(request))
+            answer = read_answer(content, client=name, to=request_digest(request))
             check(name, answer)
         except FedgramError as error:
             self._settle(name, str(error))

@@ -9,7 +9,7 @@ from fedgram.errors import LedgerError
 from fedgram.ledger.ledger import COHORT, Ledger
 
 
-class Members:
+class Contributions:
     """A ledger as the engine uses it: it asks for what is missing, and keeps what comes.
 
     A contribution carries the fingerprint of the samples it was made of. A member whose samples are
@@ -61,9 +61,9 @@ class Members:
 
     def total(self, classes: Sequence[str]) -> Statistics:
         """Return the sum over all members, here or not, over this class list."""
-        return self._ledger.total.arranged(classes)
+        return self._ledger.total.with_classes(classes)
 
     def each(self, classes: Sequence[str]) -> Iterator[tuple[str, Statistics]]:
         """Yield every member's part, one in memory at a time."""
         for name in self._ledger.members:
-            yield name, self._ledger.of(name).arranged(classes)
+            yield name, self._ledger.of(name).with_classes(classes)

@@ -8,10 +8,18 @@ from dataclasses import replace
 from math import inf
 
 from fedgram.core import codec
-from fedgram.core.samples import NOWHERE, Space
-from fedgram.engines.remote.collector import Policy
-from fedgram.engines.remote.messages import Answer, Greeting, Refusal, Request, Terms, about, shown
-from fedgram.engines.remote.transport import Carrier
+from fedgram.core.samples import NO_SPACE, Space
+from fedgram.engines.remote.collector import Deadlines
+from fedgram.engines.remote.messages import (
+    Answer,
+    Greeting,
+    Refusal,
+    Request,
+    Terms,
+    request_digest,
+    shown,
+)
+from fedgram.engines.remote.transport import Transport
 from fedgram.errors import DataError, FederationError, FedgramError, MismatchError
 from fedgram.ledger.contribution import merged_classes
 from fedgram.ledger.ledger import COHORT
@@ -23,7 +31,7 @@ _LONGEST_NAME = 200
 _LARGEST = 1 << 24  # bytes of a greeting
 
 
-class Roll:
+class Enrollment:
     """The sites of a run and the nodes they can be reached by.
 
     Parameters
@@ -47,8 +55,8 @@ class Roll:
 
     def __init__(
         self,
-        carrier: Carrier,
-        policy: Policy,
+        carrier: Transport,
+        policy: Deadlines,
         *,
         listed: Collection[str] = (),
         shut_out: Mapping[str, str] | None = None,
@@ -141,7 +149,7 @@ class Roll:
         answer = codec.decode(content, origin="greeting")
         if isinstance(answer, Refusal):
             raise MismatchError(f"{str(answer.client)[:_LONGEST_NAME]} refuses: {answer.text}")
-        if not isinstance(answer, Answer) or answer.about != about(self._hello):
+        if not isinstance(answer, Answer) or answer.about != request_digest(self._hello):
             raise DataError("not a greeting of this run")
         name, greeting = answer.client, answer.value
         if not isinstance(name, str) or not 0 < len(name.strip()) <= len(name) <= _LONGEST_NAME:
@@ -185,7 +193,7 @@ class Roll:
         """Return the space of most sites, without the others."""
         spaces = Counter(greeting.space for greeting in self.greetings.values()).most_common(2)
         if not spaces:
-            return NOWHERE
+            return NO_SPACE
         space, count = spaces[0]
         if len(spaces) > 1 and spaces[1][1] == count:
             one, two = (

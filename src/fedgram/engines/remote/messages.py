@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from fedgram.core import codec
-from fedgram.core.samples import NOWHERE, Space
+from fedgram.core.samples import NO_SPACE, Space
 from fedgram.errors import DataError, FedgramError, MismatchError
-from fedgram.federation.method import Method, make
+from fedgram.federation.method import Method, create_method
 from fedgram.federation.scoring import Metrics
 
-Kind = Literal["greet", "step", "score", "deliver", "keys", "shares", "masked", "reveal"]
+RequestKind = Literal["greet", "step", "score", "deliver", "keys", "shares", "masked", "reveal"]
 _LONGEST_TEXT = 300  # of what a site says that is shown to people
 
 
@@ -48,7 +48,7 @@ class Terms:
     settings: dict[str, Any]
     grid: dict[str, Any]
     secure: bool = False
-    space: Space = NOWHERE
+    space: Space = NO_SPACE
     classes: tuple[str, ...] = ()
     metrics: Metrics = Metrics()
     kept_valid: bool = False
@@ -58,7 +58,7 @@ class Terms:
         """Return the method, which must be one of fedgram's own: no code travels."""
         if self.method.endswith(".py"):
             raise DataError(f"method {self.method!r} is a file; only fedgram's own run at sites")
-        return make(self.method, self.settings)
+        return create_method(self.method, self.settings)
 
 
 @codec.register("Held/1")
@@ -95,7 +95,7 @@ class Request:
     """
 
     terms: Terms
-    kind: Kind
+    kind: RequestKind
     serial: int
     draw: int = 0
     step: str = ""
@@ -127,7 +127,7 @@ class Greeting:
 @codec.register("Answer/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Answer:
-    """What a site answers; `about` is the digest of the very request: none can be used again."""
+    """What a site answers; `about` is the digest of its request: no answer can be used again."""
 
     client: str
     about: str
@@ -146,7 +146,7 @@ class Refusal:
     text: str
 
 
-def about(request: bytes) -> str:
+def request_digest(request: bytes) -> str:
     """Return by what an answer says which request it is to."""
     return hashlib.sha256(request).hexdigest()
 
@@ -157,7 +157,7 @@ def read_request(content: bytes) -> Request:
     if not isinstance(request, Request) or not isinstance(request.terms, Terms):
         raise DataError("not a request of a fedgram server")
     asked: tuple[Request | Held, ...] = (request, *request.held)
-    if request.kind not in get_args(Kind) or not all(
+    if request.kind not in get_args(RequestKind) or not all(
         _counts(each.serial) and _counts(each.draw) for each in asked
     ):
         raise DataError("a request of no known kind; install the same fedgram as the server")
@@ -219,7 +219,7 @@ def _kinds(kind: type[FedgramError]) -> list[type[FedgramError]]:
 
 @codec.register("Scoring/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Scoring:
+class ScoreRequest:
     """A site's part of a shared result, to be scored; models of other rounds may go."""
 
     part: Any

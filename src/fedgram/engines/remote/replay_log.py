@@ -12,10 +12,10 @@ from typing import Any
 
 from fedgram.core import codec
 from fedgram.errors import DataError
-from fedgram.federation.protocol import Ask
+from fedgram.federation.protocol import Exchange
 
 
-class Journal:
+class ReplayLog:
     """One folder per exchange, under its number.
 
     An entry is only good for the very question it answered: where a method asks something else this
@@ -25,8 +25,9 @@ class Journal:
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ask = Ask(step="s", phase="train", clients=1, bytes_up=1, bytes_down=1, seconds=0.0)
-    ...     journal = Journal(Path(folder))
+    ...     numbers = {"clients": 1, "bytes_up": 1, "bytes_down": 1, "seconds": 0.0}
+    ...     ask = Exchange(step="s", phase="train", **numbers)
+    ...     journal = ReplayLog(Path(folder))
     ...     journal.put(1, "", 7)
     ...     journal.close(1, "question", ask, [""])
     ...     dict(journal.values(1)), journal.ask(1, "question") == ask, journal.ask(1, "other")
@@ -36,14 +37,14 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def ask(self, serial: int, key: str) -> Ask | None:
+    def ask(self, serial: int, key: str) -> Exchange | None:
         """Return the record of a finished exchange, None where it must be done."""
         try:
             kept = self._closed(serial)
         except DataError:
             kept = None
         if kept is not None and kept["key"] == key:
-            return Ask(**kept["ask"])
+            return Exchange(**kept["ask"])
         self._drop(serial)
         return None
 
@@ -51,7 +52,7 @@ class Journal:
         """Write down one value of an exchange that is under way."""
         codec.save(self._value(serial, name), {"name": name, "value": value})
 
-    def close(self, serial: int, key: str, ask: Ask, names: list[str]) -> None:
+    def close(self, serial: int, key: str, ask: Exchange, names: list[str]) -> None:
         """End an exchange that gave the values of these names: from here on it counts."""
         closed = {"key": key, "ask": asdict(ask), "names": sorted(names)}
         codec.save(self._entry(serial) / "ask", closed)

@@ -8,22 +8,27 @@ from typing import Any
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive
-from fedgram.engines.remote.messages import Answer, Kind, Round, Scoring
-from fedgram.engines.remote.server import Count, Remote
+from fedgram.engines.remote.messages import Answer, RequestKind, Round, ScoreRequest
+from fedgram.engines.remote.server import Count, RemoteFederation
 from fedgram.errors import MismatchError
 from fedgram.federation.protocol import Step, Total, step_name
-from fedgram.federation.scoring import Evaluated, Evaluation, Task
+from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
 from fedgram.secure import masks
 from fedgram.secure.flatten import flatten, words
 from fedgram.secure.messages import Keys, Masked, Reveal, Shares, unhex
 from fedgram.secure.server import TWO_THIRDS, Server, threshold_of
 
-_KINDS: dict[Kind, type] = {"keys": Keys, "shares": Shares, "masked": Masked, "reveal": Reveal}
+_KINDS: dict[RequestKind, type] = {
+    "keys": Keys,
+    "shares": Shares,
+    "masked": Masked,
+    "reveal": Reveal,
+}
 _LETTERS = 4096  # bytes that one client's part of a message about all of them may take
 _LEAST_ROOM = 1 << 20
 
 
-class MaskedRemote(Remote):
+class SecureRemoteFederation(RemoteFederation):
     """A federation by letter whose sums are secure; four exchanges each.
 
     Of what one site sends, only the form can be checked: all else is under masks. Sites check their
@@ -50,9 +55,9 @@ class MaskedRemote(Remote):
         summed: Total = total
         return summed
 
-    def evaluate(self, step: Task, shared: Any) -> Iterator[tuple[str, Evaluated | Evaluation]]:
+    def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore | ScoreSums]]:
         self._serial += 1
-        scoring = Scoring(part=shared, round=step.round, best=step.best)
+        scoring = ScoreRequest(part=shared, round=step.round, best=step.best)
         yield "", self._masked_total("score", scoring, self._names, self._nobody())[0]
 
     def _masked_total(self, step: str, broadcast: Any, names: Sequence[str], like: Additive) -> Any:
@@ -80,7 +85,7 @@ class MaskedRemote(Remote):
     ) -> tuple[Any, list[str]]:
         """Go through the four rounds; return the total, and of whom it is."""
 
-        def ask(kind: Kind, to: Iterable[str], content: Any, **more: Any) -> Iterator[Any]:
+        def ask(kind: RequestKind, to: Iterable[str], content: Any, **more: Any) -> Iterator[Any]:
             return self._round(kind, step, list(to), content, server, count, **more)
 
         def add(masked: Masked) -> None:
@@ -113,7 +118,7 @@ class MaskedRemote(Remote):
 
     def _round(
         self,
-        kind: Kind,
+        kind: RequestKind,
         step: str,
         names: Sequence[str],
         content: Any,

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from fedgram.engines.remote.messages import Request, Round
-from fedgram.engines.remote.site_store import Cabinet
+from fedgram.engines.remote.site_store import SiteStore
 from fedgram.errors import DataError, PrivacyError
-from fedgram.secure.messages import Call  # so that requests can be read that hold its kinds
+from fedgram.secure.messages import SessionStart  # so that requests can be read that hold its kinds
 
 Kept = tuple[Any, Callable[[], None]]  # an answer's value, and what to keep once it is certain
 
@@ -19,7 +19,7 @@ def nothing() -> None:
 
 
 def masked_answer(
-    request: Request, cabinet: Cabinet, *, name: str, step: Callable[[Request], Kept]
+    request: Request, cabinet: SiteStore, *, name: str, step: Callable[[Request], Kept]
 ) -> Kept:
     """Answer one round of a secure sum; `step` gives what is summed.
 
@@ -33,7 +33,7 @@ def masked_answer(
         raise DataError(f"{request.kind} without a session")
     content = round_.content
     if request.kind == "keys":
-        if not isinstance(content, Call) or cabinet.party(round_.session) is not None:
+        if not isinstance(content, SessionStart) or cabinet.party(round_.session) is not None:
             raise PrivacyError("this session has begun already; nothing is said")
         party = Party(name, content)
     else:
@@ -55,5 +55,5 @@ def masked_answer(
         answer = answers[request.kind]()
     finally:
         spent = request.kind == "reveal"
-        cabinet.keep_party(round_.session, {} if spent else party.plain())
+        cabinet.keep_party(round_.session, {} if spent else party.to_dict())
     return answer, keep

@@ -14,30 +14,30 @@ from fedgram.core import codec
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Labels
 from fedgram.core.statistics import Statistics, Tally
-from fedgram.engines.protocol import asked, refusal, server_rng
-from fedgram.engines.remote.collector import Check, Post, Received
-from fedgram.engines.remote.contributions import Members
+from fedgram.engines.protocol import refusal, resolve_clients, server_rng
+from fedgram.engines.remote.collector import Check, Collector, Received
+from fedgram.engines.remote.contributions import Contributions
 from fedgram.engines.remote.messages import (
     Answer,
     Delivery,
     Held,
-    Kind,
     Request,
-    Scoring,
+    RequestKind,
+    ScoreRequest,
     Terms,
-    about,
+    request_digest,
 )
-from fedgram.engines.remote.replay_log import Journal
-from fedgram.engines.remote.validation import example, require_form, require_possible
+from fedgram.engines.remote.replay_log import ReplayLog
+from fedgram.engines.remote.validation import example, require_possible, require_same_schema
 from fedgram.errors import DataError, FederationError, MismatchError
-from fedgram.federation.protocol import Ask, Phase, Reply, Step, Total, delivery, step_name
-from fedgram.federation.scoring import Evaluated, Evaluation, Task
+from fedgram.federation.protocol import Exchange, Phase, Reply, Step, Total, part_for, step_name
+from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
 
 _ROOM = 8  # an answer may be so many times as large as that of one sample, whose numbers are small
 _LEAST_ROOM = 1 << 20
 
 
-class Remote:
+class RemoteFederation:
     """A federation whose members answer by letter; sums are made as answers come.
 
     Parameters
@@ -60,14 +60,14 @@ class Remote:
 
     def __init__(
         self,
-        post: Post,
+        post: Collector,
         names: Iterable[str],
         terms: Terms,
-        journal: Journal,
+        journal: ReplayLog,
         *,
-        members: Callable[[str], Members] | None = None,
+        members: Callable[[str], Contributions] | None = None,
         private: bool = False,
-        on_ask: Callable[[Ask], None] | None = None,
+        on_ask: Callable[[Exchange], None] | None = None,
     ) -> None:
         self._post = post
         self._names = sorted(names)
@@ -78,7 +78,7 @@ class Remote:
         self._on_ask = on_ask
         self._asked = self._serial = 0
         self._held: dict[str, tuple[Held, ...]] = {}  # what sites were not asked for, by name
-        self.asks: list[Ask] = []
+        self.asks: list[Exchange] = []
 
     @property
     def clients(self) -> Sequence[str]:
@@ -118,13 +118,13 @@ class Remote:
         requests = self._requests(step_name(step), broadcast, names)
         yield from self._gathered("train", step_name(step), requests, like)
 
-    def evaluate(self, step: Task, shared: Any) -> Iterator[tuple[str, Evaluated | Evaluation]]:
+    def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore | ScoreSums]]:
         """Yield what scoring finds at each site, or the sum over all where only that is seen."""
         self._serial += 1
         requests = self._parts(
-            "score", shared, lambda part: Scoring(part=part, round=step.round, best=step.best)
+            "score", shared, lambda part: ScoreRequest(part=part, round=step.round, best=step.best)
         )
-        like = Evaluated(sums=self._nobody(), model_digest="")
+        like = SiteScore(sums=self._nobody(), model_digest="")
         for name, found in self._gathered("score", "score", requests, like):
             yield name, found.sums if self._private else found
 
@@ -141,7 +141,7 @@ class Remote:
     def _begin(self, step: Callable[..., Any], clients: Iterable[str] | None) -> Sequence[str]:
         self._serial += 1
         self._asked += 1
-        return asked(step, clients, self._names)
+        return resolve_clients(step, clients, self._names)
 
     def _example(self, step: Callable[..., Any], broadcast: Any) -> Any:
         return example(step, broadcast, self._terms.space, self._terms.classes)
@@ -153,12 +153,14 @@ class Remote:
         """
         return codec.digest(example(step, None, self._terms.space, ("one", "two"), state))
 
-    def _parts(self, kind: Kind, shared: Any, about_part: Callable[[Any], Any]) -> dict[str, bytes]:
+    def _parts(
+        self, kind: RequestKind, shared: Any, about_part: Callable[[Any], Any]
+    ) -> dict[str, bytes]:
         """Return every site's request about its part of a shared result, most often the same."""
         made: dict[tuple[int, tuple[Held, ...]], bytes] = {}
         requests = {}
         for name in self._names:
-            part, held = delivery(shared, name), self._held.get(name, ())
+            part, held = part_for(shared, name), self._held.get(name, ())
             if (id(part), held) not in made:
                 made[id(part), held] = self._request(kind, kind, about_part(part), held)
             requests[name] = made[id(part), held]
@@ -170,10 +172,10 @@ class Remote:
         made = {each: self._request("step", step, broadcast, each) for each in set(held.values())}
         return {name: made[each] for name, each in held.items()}
 
-    def _nobody(self) -> Evaluation:
+    def _nobody(self) -> ScoreSums:
         """Return the form that scores have."""
         nobody = Tally.of(np.zeros(0), Labels(np.zeros(0, np.int64), self._terms.classes))
-        return Evaluation(tally=nobody, valid=nobody)
+        return ScoreSums(tally=nobody, valid=nobody)
 
     def _kept(self, like: Any, broadcast: Any, clients: Iterable[str] | None) -> bool:
         """Whether contributions of this kind are kept one by one: sums of the samples alone."""
@@ -181,8 +183,8 @@ class Remote:
         return alone and isinstance(like, Statistics) and like.space.exact
 
     def _collected(
-        self, members: Callable[[str], Members], step: Callable[..., Any], like: Any
-    ) -> Members:
+        self, members: Callable[[str], Contributions], step: Callable[..., Any], like: Any
+    ) -> Contributions:
         """Ask those whose contribution is not kept yet, and keep each before the next is read."""
         state: dict[str, Any] = {}
         kept, count = members(self._mark(step, state)), Count()
@@ -219,7 +221,9 @@ class Remote:
 
     def _summed(self, step: str, broadcast: Any, names: Sequence[str], like: Total) -> Total:
         requests = self._requests(step, broadcast, names)
-        key = codec.digest([step, {name: about(request) for name, request in requests.items()}])
+        key = codec.digest(
+            [step, {name: request_digest(request) for name, request in requests.items()}]
+        )
         if self._replayed(key):
             replayed: Total = next(value for _, value in self._journal.values(self._serial))
             return replayed
@@ -238,7 +242,9 @@ class Remote:
     def _gathered(
         self, phase: Phase, step: str, requests: Mapping[str, bytes], like: Any
     ) -> Iterator[tuple[str, Any]]:
-        key = codec.digest([step, {name: about(request) for name, request in requests.items()}])
+        key = codec.digest(
+            [step, {name: request_digest(request) for name, request in requests.items()}]
+        )
         if not self._replayed(key):
             count, names = Count(), []
             for received in self._answers(requests, like):
@@ -266,7 +272,9 @@ class Remote:
 
         return self._post.ask(requests, needed=needed, check=check, limit=limit)
 
-    def _request(self, kind: Kind, step: str, broadcast: Any, held: tuple[Held, ...] = ()) -> bytes:
+    def _request(
+        self, kind: RequestKind, step: str, broadcast: Any, held: tuple[Held, ...] = ()
+    ) -> bytes:
         return codec.encode(
             Request(
                 terms=self._terms,
@@ -286,11 +294,11 @@ class Remote:
             self._note(ask)
         return ask is not None
 
-    def _close(self, key: str, ask: Ask, names: list[str]) -> None:
+    def _close(self, key: str, ask: Exchange, names: list[str]) -> None:
         self._journal.close(self._serial, key, ask, names)
         self._note(ask)
 
-    def _note(self, ask: Ask) -> None:
+    def _note(self, ask: Exchange) -> None:
         self.asks.append(ask)
         if self._on_ask:
             self._on_ask(ask)
@@ -298,12 +306,12 @@ class Remote:
 
 def _require_answer(value: Any, like: Any, classes: tuple[str, ...], *, among: int) -> None:
     """Refuse an answer that is not of this form, or cannot be true."""
-    require_form(value, like)
-    if isinstance(value, Evaluated):
+    require_same_schema(value, like)
+    if isinstance(value, SiteScore):
         if not isinstance(value.model_digest, str):
             raise DataError("the digest of its model is none")
         value, like = value.sums, like.sums
-        require_form(value, like)
+        require_same_schema(value, like)
     if isinstance(value, Additive):
         require_possible(value, like, classes=classes, among=among)
 
@@ -324,9 +332,9 @@ class Count:
         self.clients += int(counts)
         self.up, self.down, self.flops = self.up + up, self.down + down, self.flops + flops
 
-    def ask(self, phase: Phase, step: str) -> Ask:
+    def ask(self, phase: Phase, step: str) -> Exchange:
         """Return the record of the exchange."""
-        return Ask(
+        return Exchange(
             step=step,
             phase=phase,
             clients=self.clients,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core import codec
-from fedgram.core.samples import NOWHERE, Features, Labels, Samples
+from fedgram.core.samples import NO_SPACE, Features, Labels, Samples
 from fedgram.engines.protocol import SCORING, client_rng
 from fedgram.engines.remote.messages import (
     Answer,
@@ -23,23 +23,23 @@ from fedgram.engines.remote.messages import (
     Greeting,
     Refusal,
     Request,
-    Scoring,
+    ScoreRequest,
     Terms,
-    about,
     read_request,
+    request_digest,
 )
 from fedgram.engines.remote.secure_site import Kept, masked_answer, nothing
-from fedgram.engines.remote.site_store import Cabinet
+from fedgram.engines.remote.site_store import SiteStore
 from fedgram.engines.remote.validation import require_possible
 from fedgram.errors import DataError, FedgramError, MismatchError, PrivacyError
 from fedgram.federation.client import Client, Site
-from fedgram.federation.method import Method, Published, find, names
-from fedgram.federation.scoring import Task
+from fedgram.federation.method import Method, Published, find_method, names
+from fedgram.federation.scoring import ScoreTask
 from fedgram.runtime import files, flops
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accept:
+class SitePolicy:
     """What a site agrees to, whoever asks.
 
     Parameters
@@ -57,7 +57,7 @@ class Accept:
     samples: int = 1
 
 
-class Office:
+class SiteEndpoint:
     """Answers requests on behalf of one site.
 
     Parameters
@@ -81,10 +81,10 @@ class Office:
         *,
         grid: dict[str, Any],
         folder: Path,
-        accept: Accept,
+        accept: SitePolicy,
     ) -> None:
         for method in names():  # what requests hold may be of any method's own kinds
-            find(method)
+            find_method(method)
         self._name = name
         self._site = site
         self._grid = grid
@@ -93,11 +93,11 @@ class Office:
 
     def answer(self, content: bytes) -> bytes:
         """Return the answer to a request, or why there is none: nothing is ever raised."""
-        to = about(content)
+        to = request_digest(content)
         try:
             request = read_request(content)
             self._agree(request.terms)
-            cabinet = Cabinet(self._folder, request.terms.run)
+            cabinet = SiteStore(self._folder, request.terms.run)
             known = cabinet.answer(request.serial, request.kind, to)
             return known or self._answered(request, to, cabinet)
         except FedgramError as error:
@@ -110,7 +110,7 @@ class Office:
             Refusal(client=self._name, about=to, error=type(error).__name__, text=text)
         )
 
-    def _answered(self, request: Request, to: str, cabinet: Cabinet) -> bytes:
+    def _answered(self, request: Request, to: str, cabinet: SiteStore) -> bytes:
         before = flops.total()
         value, keep = self._value(request, cabinet)
         operations = flops.total() - before
@@ -120,7 +120,7 @@ class Office:
             cabinet.keep_answer(request.serial, request.kind, to, answer)
         return answer
 
-    def _value(self, request: Request, cabinet: Cabinet) -> Kept:
+    def _value(self, request: Request, cabinet: SiteStore) -> Kept:
         """Return the value of the answer, and what to keep once it is certain."""
         terms = request.terms
         if request.kind == "greet":
@@ -140,8 +140,8 @@ class Office:
             request, cabinet, name=self._name, step=lambda asked: self._masked(asked, cabinet)
         )
 
-    def _masked(self, request: Request, cabinet: Cabinet) -> Kept:
-        if isinstance(request.broadcast, Scoring):
+    def _masked(self, request: Request, cabinet: SiteStore) -> Kept:
+        if isinstance(request.broadcast, ScoreRequest):
             return self._evaluated(request, cabinet).sums, nothing
         return self._step(request, self._ready(self._site(), request, cabinet), cabinet)
 
@@ -178,27 +178,27 @@ class Office:
             fingerprint=fingerprint(site, reserve_valid=terms.reserve_valid),
         )
 
-    def _ready(self, site: Site, request: Request, cabinet: Cabinet) -> Site:
+    def _ready(self, site: Site, request: Request, cabinet: SiteStore) -> Site:
         """Return the site under the agreed class list, with its state before this exchange."""
         own, terms = site.train.features.space, request.terms
         if own != terms.space:
             raise MismatchError(
                 f"the federation's features are others than this site's: "
-                f"{terms.space.difference(own) if terms.space != NOWHERE else 'none agreed'}; "
+                f"{terms.space.difference(own) if terms.space != NO_SPACE else 'none agreed'}; "
                 "use the same backbone, grid and lift"
             )
         site = replace(
             site,
             id=self._name,
-            train=under(site.train, terms.classes),
-            valid=under(site.valid, terms.classes),
-            test=under(site.test, terms.classes),
+            train=relabel(site.train, terms.classes),
+            valid=relabel(site.valid, terms.classes),
+            test=relabel(site.test, terms.classes),
             reserve_valid=terms.reserve_valid,
         )
         self._catch_up(request, site, cabinet)
         return replace(site, state=cabinet.state(before=request.serial))
 
-    def _catch_up(self, request: Request, site: Site, cabinet: Cabinet) -> None:
+    def _catch_up(self, request: Request, site: Site, cabinet: SiteStore) -> None:
         """Do the steps that the server holds the answers of: what they remember is missing here."""
         for held in request.held:
             if held.serial > cabinet.last_state(before=request.serial):
@@ -213,7 +213,7 @@ class Office:
                 _, keep = self._step(missed, replace(site, state=state), cabinet)
                 keep()
 
-    def _step(self, request: Request, site: Site, cabinet: Cabinet) -> Kept:
+    def _step(self, request: Request, site: Site, cabinet: SiteStore) -> Kept:
         """Run a named step of the method; its state moves on with the answer, or not at all."""
         terms = request.terms
         step = _named_step(terms.make(), request.step)
@@ -238,10 +238,10 @@ class Office:
 
         return value, keep
 
-    def _evaluated(self, request: Request, cabinet: Cabinet) -> Any:
+    def _evaluated(self, request: Request, cabinet: SiteStore) -> Any:
         """Personalize and score; the model stays here, under the number of its round."""
         terms, scoring = request.terms, request.broadcast
-        task = Task(
+        task = ScoreTask(
             method=terms.make(),
             metrics=terms.metrics,
             kept_valid=terms.kept_valid,
@@ -254,7 +254,7 @@ class Office:
         """Return the client that makes a model of its own, and changes nothing."""
         return site.client(client_rng(terms.seed, self._name, SCORING), frozen=True)
 
-    def _receive(self, request: Request, cabinet: Cabinet) -> None:
+    def _receive(self, request: Request, cabinet: SiteStore) -> None:
         """Keep the final model with its card, and what was shared, and clear the rest."""
         terms, delivery = request.terms, request.broadcast
         if not isinstance(delivery, Delivery):
@@ -285,11 +285,11 @@ class Office:
         cabinet.clear(delivery.round)
 
 
-def under(samples: Samples, classes: tuple[str, ...]) -> Samples:
+def relabel(samples: Samples, classes: tuple[str, ...]) -> Samples:
     """Return samples with their labels under another class list."""
     if samples.labels.classes == classes:
         return samples
-    return replace(samples, labels=samples.labels.under(classes))
+    return replace(samples, labels=samples.labels.relabel(classes))
 
 
 def _named_step(method: Method, name: str) -> Callable[..., Any]:
@@ -314,7 +314,7 @@ def _holds_samples(value: Any) -> bool:
 def fingerprint(site: Site, *, reserve_valid: bool) -> str:
     """Return the digest of the samples that a step sees, whatever their class codes."""
     classes = tuple(sorted(site.train.labels.classes))
-    return codec.digest([under(site.train, classes), under(site.valid, classes), reserve_valid])
+    return codec.digest([relabel(site.train, classes), relabel(site.valid, classes), reserve_valid])
 
 
 def _digest(request: Request, fingerprint: str) -> str:

@@ -15,14 +15,14 @@ _KEPT = 2  # answers and states of so many exchanges: the server may ask for the
 _DIGEST = 64  # letters
 
 
-class Cabinet:
+class SiteStore:
     """A run's drawer: states, answers and models by number; and statistics, which outlive runs.
 
     Examples
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     cabinet = Cabinet(Path(folder), "0a1b2c3d")
+    ...     cabinet = SiteStore(Path(folder), "0a1b2c3d")
     ...     cabinet.keep_state(3, {"seen": 1})
     ...     cabinet.state(before=3), cabinet.state(before=4)
     ({}, {'seen': 1})

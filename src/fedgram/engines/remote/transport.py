@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Protocol
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """Sends requests to nodes and brings back what they answer, in any order, or not at all."""
 
     def nodes(self) -> Collection[int]:

@@ -11,13 +11,13 @@ import numpy as np
 
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Array, Features, Labels, Samples, Space
-from fedgram.core.statistics import ONE, Statistics, Tally
+from fedgram.core.statistics import FIXED_POINT_ONE, Statistics, Tally
 from fedgram.core.weighted import MOST_WEIGHT, REACH, SINGLE, Weighted
 from fedgram.errors import DataError, MismatchError
 from fedgram.federation.client import Client
-from fedgram.federation.scoring import Evaluation
+from fedgram.federation.scoring import ScoreSums
+from fedgram.training.pilots import FIXED_POINT_ONE as LOSS_ONE
 from fedgram.training.pilots import MOST_LOSS, Loss
-from fedgram.training.pilots import ONE as LOSS_ONE
 
 _SLACK = 1e-9  # of a product of 64-bit integers taken in float64: far above its rounding
 
@@ -41,7 +41,7 @@ def example(
     return step(Client(id="", train=samples, valid=samples.take([]), state=state), broadcast)
 
 
-def require_form(value: Any, like: Any) -> None:
+def require_same_schema(value: Any, like: Any) -> None:
     """Refuse a value that could not be added to one of the right form, saying where they part."""
     if type(value) is not type(like):
         raise MismatchError(f"a {type(value).__name__} where a {type(like).__name__} is wanted")
@@ -53,7 +53,7 @@ def require_form(value: Any, like: Any) -> None:
             continue
         ours, theirs = getattr(like, field.name), getattr(value, field.name)
         if isinstance(ours, Additive):
-            require_form(theirs, ours)
+            require_same_schema(theirs, ours)
         else:
             _require_numbers(field.name, theirs, ours)
 
@@ -91,7 +91,7 @@ def require_possible(value: Any, like: Any, *, classes: tuple[str, ...], among: 
         _require_loss(value)
     elif isinstance(value, Additive):
         value.validate(sites=among)
-        if isinstance(value, Evaluation) and min(value.microseconds, value.flops) < 0:
+        if isinstance(value, ScoreSums) and min(value.microseconds, value.flops) < 0:
             raise DataError("a scoring that took less than no time or work")
         for field in dataclasses.fields(value):
             ours, theirs = getattr(like, field.name), getattr(value, field.name)
@@ -117,11 +117,11 @@ def _require_tally(value: Tally) -> None:
     tested = int(value.samples > 0)
     wrong = (
         value.clients != 1
-        or value.untested != 1 - tested
+        or value.clients_without_test != 1 - tested
         or not 0 <= value.correct <= value.samples
-        or not all(0 <= n <= ONE for n in (value.accuracies, value.everywhere))
-        or value.ranked not in (0, 1)
-        or not 0 <= value.aurocs <= value.ranked * ONE
+        or not all(0 <= n <= FIXED_POINT_ONE for n in (value.accuracies, value.global_accuracy_sum))
+        or value.auroc_clients not in (0, 1)
+        or not 0 <= value.aurocs <= value.auroc_clients * FIXED_POINT_ONE
         or (value.histogram < 0).any()
         or int(value.histogram.sum()) != tested
         or (value.class_correct < 0).any()

@@ -11,7 +11,7 @@ from typing import Any
 from fedgram.data.plan import PARTITIONS
 from fedgram.errors import ConfigError
 from fedgram.experiments import config
-from fedgram.federation.method import find, names, parameters
+from fedgram.federation.method import find_method, names, parameters
 from fedgram.runtime.settings import propose
 
 RUN_TABLES = tuple(
@@ -28,7 +28,7 @@ _STRENGTHS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class AxisValue:
     """One data set or one partition, with the run settings that it brings."""
 
     name: str
@@ -36,7 +36,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class MethodRow:
     """One row: a method under a name of its own, with parameters that nothing else changes."""
 
     name: str
@@ -45,7 +45,7 @@ class Entry:
 
     def takes(self) -> list[str]:
         """Return the names of the method's parameters."""
-        return [parameter.name for parameter in parameters(find(self.method))]
+        return [parameter.name for parameter in parameters(find_method(self.method))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +61,12 @@ class Sweep:
         """The parameter's name, part by part."""
         return self.parameter.split(".")
 
-    def moves(self, entry: Entry) -> bool:
+    def moves(self, entry: MethodRow) -> bool:
         """Tell whether a row changes with the parameter; else it is constant."""
         head = self.path[0]
         return head in RUN_TABLES or (head in entry.takes() and not self._fixed(entry))
 
-    def _fixed(self, entry: Entry) -> bool:
+    def _fixed(self, entry: MethodRow) -> bool:
         node: Any = entry.settings
         for name in self.path:
             if not isinstance(node, Mapping) or name not in node:
@@ -75,7 +75,7 @@ class Sweep:
         return True
 
 
-def datasets(value: Any) -> tuple[Choice, ...]:
+def datasets(value: Any) -> tuple[AxisValue, ...]:
     """Return the data sets: a source each, or a table with a source and settings."""
     where, choices = "table.datasets", []
     for item in as_list(value, where):
@@ -84,11 +84,11 @@ def datasets(value: Any) -> tuple[Choice, ...]:
             raise ConfigError(f"{where} = {item!r}: a source is wanted, such as source = 'digits'")
         source = as_text(table["source"], f"{where}.source")
         name = as_text(table.pop("name", Path(source).stem), f"{where}.name")
-        choices.append(Choice(name=name, settings=_brought(table, where, "source")))
+        choices.append(AxisValue(name=name, settings=_brought(table, where, "source")))
     return _unique(choices, where)
 
 
-def partitions(value: Any, data: Mapping[str, Any]) -> tuple[Choice, ...]:
+def partitions(value: Any, data: Mapping[str, Any]) -> tuple[AxisValue, ...]:
     """Return the partitions: texts such as ``dirichlet 0.1``, or tables of data settings."""
     where, choices = "table.partitions", []
     for item in as_list(value, where):
@@ -97,7 +97,7 @@ def partitions(value: Any, data: Mapping[str, Any]) -> tuple[Choice, ...]:
         settings = _brought(table, where)
         if name is None:
             name = _partition_name({**data, **settings["data"]})
-        choices.append(Choice(name=as_text(name, f"{where}.name"), settings=settings))
+        choices.append(AxisValue(name=as_text(name, f"{where}.name"), settings=settings))
     return _unique(choices, where)
 
 
@@ -119,7 +119,7 @@ def seeds(value: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers))
 
 
-def entries(value: Any) -> tuple[Entry, ...]:
+def entries(value: Any) -> tuple[MethodRow, ...]:
     """Return the rows: methods by name, or tables with a method, a name and parameters."""
     where, rows = "table.methods", []
     for item in as_list(value, where):
@@ -128,7 +128,7 @@ def entries(value: Any) -> tuple[Entry, ...]:
             raise ConfigError(f"{where}: {item!r} names no method; write method = 'afl'")
         method = as_text(table.pop("method"), f"{where}.method")
         name = as_text(table.pop("name", Path(method).stem), f"{where}.name")
-        rows.append(Entry(name=name, method=method, settings=table))
+        rows.append(MethodRow(name=name, method=method, settings=table))
     known = names()
     lacking = [row.method for row in rows if row.method not in known and row.method[-3:] != ".py"]
     if lacking:

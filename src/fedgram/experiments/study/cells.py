@@ -23,8 +23,8 @@ from typing import Any
 from fedgram.core import codec
 from fedgram.data.sources import Dataset
 from fedgram.experiments import config
-from fedgram.experiments.study.axes import RUN_TABLES, Choice, Entry, Sweep
-from fedgram.experiments.study.settings import Table, merged
+from fedgram.experiments.study.axes import RUN_TABLES, AxisValue, MethodRow, Sweep
+from fedgram.experiments.study.settings import Study, merged
 from fedgram.federation.method import Method
 
 DIGITS = 16
@@ -54,7 +54,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CellKey:
     """Where a cell stands: one value of every axis but seeds."""
 
     dataset: str
@@ -66,7 +66,7 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Run:
+class CellRun:
     """One run that a table needs.
 
     Parameters
@@ -105,7 +105,7 @@ class Run:
     @cached_property
     def digest(self) -> str:
         """Digest of everything that determines the result."""
-        plain = self.settings.plain()
+        plain = self.settings.to_dict()
         plain["data"]["source"] = self.source.digest
         del plain["engine"]["workers"]  # which changes nothing
         told = {
@@ -126,8 +126,8 @@ class Run:
 class Cell:
     """One place of the table with its runs, by seed."""
 
-    place: Place
-    runs: Mapping[int, Run]
+    place: CellKey
+    runs: Mapping[int, CellRun]
     moved: bool = True
 
     @property
@@ -136,9 +136,9 @@ class Cell:
         return next(iter(self.runs.values())).settings.data
 
 
-def cells(table: Table, sources: Mapping[str, Source]) -> list[Cell]:
+def cells(table: Study, sources: Mapping[str, Source]) -> list[Cell]:
     """Return all cells of a table; cells that need the same run share it."""
-    known: dict[str, Run] = {}
+    known: dict[str, CellRun] = {}
     found = []
     axes = (_swept(table), table.datasets, table.clients, table.partitions, table.methods)
     for (sweep, value), dataset, clients, partition, entry in product(*axes):
@@ -157,9 +157,9 @@ def cells(table: Table, sources: Mapping[str, Source]) -> list[Cell]:
     return found
 
 
-def needed(some: Iterable[Cell]) -> list[Run]:
+def needed(some: Iterable[Cell]) -> list[CellRun]:
     """Return the runs of these cells, each once: all of the first seed, then of the next."""
-    ordered: dict[str, Run] = {}
+    ordered: dict[str, CellRun] = {}
     some = list(some)
     for seed in dict.fromkeys(seed for cell in some for seed in cell.runs):
         for cell in some:
@@ -192,11 +192,11 @@ def slug(text: str) -> str:
 class _Point:
     """One value of every axis but seeds, with the settings behind it."""
 
-    table: Table
-    dataset: Choice
+    table: Study
+    dataset: AxisValue
     clients: int | None
-    partition: Choice
-    entry: Entry
+    partition: AxisValue
+    entry: MethodRow
     sweep: Sweep | None
     value: Any
 
@@ -205,8 +205,8 @@ class _Point:
         return self.sweep is None or self.sweep.moves(self.entry)
 
     @property
-    def place(self) -> Place:
-        return Place(
+    def place(self) -> CellKey:
+        return CellKey(
             dataset=self.dataset.name,
             clients=self.clients,
             partition=self.partition.name,
@@ -215,13 +215,13 @@ class _Point:
             value=self.value,
         )
 
-    def run(self, seed: int, sources: Mapping[str, Source]) -> Run:
+    def run(self, seed: int, sources: Mapping[str, Source]) -> CellRun:
         built = config.read(self._settings(seed))
         clients = [] if built.data.clients is None else [f"{built.data.clients} clients"]
         value = [f"{self.sweep.parameter} {self.value}"] if self.sweep and self.moved else []
         words = [self.dataset.name, self.partition.name, *clients, f"seed {seed}", self.entry.name]
         readable = slug(" ".join([*words, *value]))
-        return Run(settings=built, source=sources[built.data.source], slug=readable)
+        return CellRun(settings=built, source=sources[built.data.source], slug=readable)
 
     def _settings(self, seed: int) -> dict[str, Any]:
         """Return the settings of one run; later win: all, data set, partition, sweep, row."""
@@ -246,7 +246,7 @@ class _Point:
         return merged(chosen, axes, moved, {"methods": [method], "method": {method: parameters}})
 
 
-def _swept(table: Table) -> list[tuple[Sweep | None, Any]]:
+def _swept(table: Study) -> list[tuple[Sweep | None, Any]]:
     if not table.sweeps:
         return [(None, None)]
     return [(sweep, value) for sweep in table.sweeps for value in sweep.values]

@@ -10,7 +10,7 @@ from typing import Any
 from fedgram.experiments.measures import ACCURACIES
 from fedgram.experiments.study.cells import Cell, slug
 from fedgram.experiments.study.layout import worded
-from fedgram.experiments.study.summary import Number, Summary
+from fedgram.experiments.study.summary import CellValue, Summary
 
 Point = tuple[float, float, float]
 
@@ -40,7 +40,7 @@ class Curves:
     lines: Mapping[str, tuple[Point, ...]]
     chosen: Mapping[str, float]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the curves for JSON."""
         lines = {name: [list(point) for point in points] for name, points in self.lines.items()}
         about = {"name": self.name, "title": self.title, "axis": self.axis}
@@ -90,14 +90,14 @@ def costs(summary: Summary) -> list[Curves]:
     return found
 
 
-def _point(number: Number) -> Point | None:
+def _point(number: CellValue) -> Point | None:
     value = number.chosen
     if value is None or number.measure.base not in ACCURACIES:
         return None
     return float(number.cell.place.value), value.mean / 100, (value.deviation or 0.0) / 100
 
 
-def _label(summary: Summary, number: Number) -> str:
+def _label(summary: Summary, number: CellValue) -> str:
     """Return what sets a curve apart from the others of its picture."""
     place, table = number.cell.place, summary.table
     words = [

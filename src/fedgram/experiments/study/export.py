@@ -11,7 +11,7 @@ from typing import Any
 
 from fedgram.experiments.study.curves import costs, sensitivities
 from fedgram.experiments.study.folder import Outcome
-from fedgram.experiments.study.summary import Number, Summary, Value
+from fedgram.experiments.study.summary import CellValue, Summary, Value
 
 FORMAT = 1
 _COLUMNS = (
@@ -49,7 +49,7 @@ def table_json(summary: Summary) -> str:
             {**_plain(number, summary), "seeds": _seeds(number, summary)}
             for number in summary.numbers
         ],
-        "curves": [picture.plain() for picture in (*sensitivities(summary), *costs(summary))],
+        "curves": [picture.to_dict() for picture in (*sensitivities(summary), *costs(summary))],
         "published": [
             {"source": paper.source, "backbone": paper.backbone, "remarks": list(paper.remarks)}
             for paper in summary.cited
@@ -58,7 +58,7 @@ def table_json(summary: Summary) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def _plain(number: Number, summary: Summary) -> dict[str, Any]:
+def _plain(number: CellValue, summary: Summary) -> dict[str, Any]:
     finished = [outcome for outcome in _outcomes(number, summary).values() if outcome]
     return {
         **asdict(number.cell.place),
@@ -75,7 +75,7 @@ def _plain(number: Number, summary: Summary) -> dict[str, Any]:
     }
 
 
-def _outcomes(number: Number, summary: Summary) -> dict[int, Outcome | None]:
+def _outcomes(number: CellValue, summary: Summary) -> dict[int, Outcome | None]:
     return {seed: summary.outcomes.get(run.digest) for seed, run in number.cell.runs.items()}
 
 
@@ -90,7 +90,7 @@ def _mean(numbers: Sequence[int]) -> float | None:
     return sum(numbers) / len(numbers) if numbers else None
 
 
-def _seeds(number: Number, summary: Summary) -> list[dict[str, Any]]:
+def _seeds(number: CellValue, summary: Summary) -> list[dict[str, Any]]:
     """Return the runs behind a number, those that are finished."""
     return [
         {

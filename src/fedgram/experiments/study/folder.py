@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments import reader
-from fedgram.experiments.study.cells import Run
+from fedgram.experiments.study.cells import CellRun
 from fedgram.runtime.files import cannot_write, locked
 
 PATIENCE = 3.0  # seconds; the processes of a killed table may take a moment to end
@@ -84,13 +84,13 @@ class Folder:
         """File descriptors that hold the lock as long as anybody has them."""
         return [] if self._lock is None else [self._lock.fileno()]
 
-    def outcomes(self, runs: Iterable[Run]) -> dict[str, Outcome]:
+    def outcomes(self, runs: Iterable[CellRun]) -> dict[str, Outcome]:
         """Return what is finished of these runs, by digest."""
         found = {path.name.rsplit("-", 1)[-1]: path for path in (self.path / "runs").glob("*-*")}
         some = {run.digest: self._outcome(found[run.digest]) for run in runs if run.digest in found}
         return {digest: outcome for digest, outcome in some.items() if outcome is not None}
 
-    def room(self, run: Run) -> Path:
+    def room(self, run: CellRun) -> Path:
         """Return where to record a run; what is left of an earlier try is moved away."""
         for old in (self.path / "runs").glob(f"*-{run.digest}"):
             away = self.path / "interrupted" / old.name
@@ -103,7 +103,7 @@ class Folder:
                 raise cannot_write(away, error) from error
         return self.path / "runs" / run.name
 
-    def took(self, run: Run, seconds: float) -> None:
+    def took(self, run: CellRun, seconds: float) -> None:
         """Remember how long a run took in all, scoring and recording included."""
         path = self.path / "times.jsonl"
         try:
@@ -125,7 +125,7 @@ class Folder:
     def _outcome(self, path: Path) -> Outcome | None:
         """Return a finished run's outcome; anything else counts as not run."""
         try:
-            (result,) = reader.runs([path])
+            (result,) = reader.read_runs([path])
             about = json.loads((path / "run.json").read_text(encoding="utf-8"))
             found = _outcome(result, about) if result["finished"] else None
         except (DataError, KeyError, TypeError, ValueError):

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedgram.experiments.study.axes import Sweep
-from fedgram.experiments.study.summary import Number, Summary
+from fedgram.experiments.study.summary import CellValue, Summary
 
-Kind = Literal["chosen", "last", "published"]
+LineKind = Literal["chosen", "last", "published"]
 LAST, PUBLISHED = "last round", "published"  # what stands at the head of such lines
 _MOST_ERRORS = 5
-Axis = Callable[[Number], str]
+Axis = Callable[[CellValue], str]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -20,8 +20,8 @@ class Line:
     """One line: a row's means at the chosen round, at the last one, or what was published."""
 
     labels: tuple[str, ...]
-    kind: Kind
-    numbers: tuple[Number | None, ...]
+    kind: LineKind
+    numbers: tuple[CellValue | None, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,7 +41,7 @@ class Panel:
     heading: str
     columns: tuple[tuple[str, ...], ...]
     rows: tuple[tuple[str, ...], ...]
-    numbers: Mapping[tuple[tuple[str, ...], tuple[str, ...]], Number]
+    numbers: Mapping[tuple[tuple[str, ...], tuple[str, ...]], CellValue]
     parameter: str | None = None
 
     def lines(self, columns: Sequence[tuple[str, ...]] | None = None) -> Iterator[Line]:
@@ -123,12 +123,12 @@ def _shortcomings(summary: Summary) -> Iterator[str]:
         )
 
 
-def _of(summary: Summary, sweep: Sweep) -> list[Number]:
+def _of(summary: Summary, sweep: Sweep) -> list[CellValue]:
     return [n for n in summary.numbers if n.cell.place.parameter == sweep.parameter]
 
 
 def _panel(
-    numbers: Sequence[Number],
+    numbers: Sequence[CellValue],
     rows: Mapping[str, Axis],
     columns: Mapping[str, Axis],
     *,
@@ -143,7 +143,7 @@ def _panel(
         shown.append("measure")
     heading = [values[n][0] for n in axes if n not in shown and n != "measure" and values[n][0]]
 
-    def labels(number: Number, of: Mapping[str, Axis]) -> tuple[str, ...]:
+    def labels(number: CellValue, of: Mapping[str, Axis]) -> tuple[str, ...]:
         return tuple(axis(number) for name, axis in of.items() if name in shown)
 
     placed = {(labels(n, rows), labels(n, columns)): n for n in numbers}
@@ -156,28 +156,28 @@ def _panel(
     )
 
 
-def _dataset(number: Number) -> str:
+def _dataset(number: CellValue) -> str:
     return number.cell.place.dataset
 
 
-def _clients(number: Number) -> str:
+def _clients(number: CellValue) -> str:
     clients = number.cell.place.clients
     return "" if clients is None else f"{clients} clients"
 
 
-def _partition(number: Number) -> str:
+def _partition(number: CellValue) -> str:
     return number.cell.place.partition
 
 
-def _method(number: Number) -> str:
+def _method(number: CellValue) -> str:
     return number.cell.place.method
 
 
-def _measure(number: Number) -> str:
+def _measure(number: CellValue) -> str:
     return number.measure.name
 
 
-def _value(number: Number) -> str:
+def _value(number: CellValue) -> str:
     return worded(number.cell.place.value)
 
 

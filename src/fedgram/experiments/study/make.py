@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgram.data.sources import load as load_data
+from fedgram.data.sources import load_dataset as load_data
 from fedgram.experiments.study import published, writers
-from fedgram.experiments.study.cells import Cell, Run, Source, cells, needed
+from fedgram.experiments.study.cells import Cell, CellRun, Source, cells, needed
 from fedgram.experiments.study.folder import Folder
-from fedgram.experiments.study.published import Published
-from fedgram.experiments.study.settings import Table
+from fedgram.experiments.study.published import PublishedNumbers
+from fedgram.experiments.study.settings import Study
 from fedgram.experiments.study.summary import Summary, summarize
 from fedgram.experiments.study.time_estimate import (
     LONG,
@@ -24,7 +24,7 @@ from fedgram.experiments.study.time_estimate import (
     spoken,
     trial,
 )
-from fedgram.experiments.study.worker_pool import Answer, Pool, cores
+from fedgram.experiments.study.worker_pool import Pool, WorkerAnswer, cores
 
 _SHORT = 30.0  # seconds; of less nothing is said beforehand
 
@@ -59,7 +59,7 @@ class State:
 
 
 def make(
-    table: Table, path: Path, *, jobs: int | None = None, only_estimate: bool = False
+    table: Study, path: Path, *, jobs: int | None = None, only_estimate: bool = False
 ) -> Iterator[State]:
     """Make a table in a folder and yield how far it is, at every step.
 
@@ -87,9 +87,9 @@ def make(
 class _Maker:
     def __init__(
         self,
-        table: Table,
+        table: Study,
         every: Sequence[Cell],
-        papers: Sequence[Published],
+        papers: Sequence[PublishedNumbers],
         folder: Folder,
         jobs: int,
     ) -> None:
@@ -138,7 +138,7 @@ class _Maker:
 
     def _run(self, pool: Pool) -> Iterator[State]:
         todo = self._unfinished()
-        jobs = [self._job(run, run.settings.plain(), str(self._folder.room(run))) for run in todo]
+        jobs = [self._job(run, run.settings.to_dict(), str(self._folder.room(run))) for run in todo]
         running: dict[int, str] = {}
         for answer in pool.map(jobs):
             run = todo[answer.job]
@@ -149,7 +149,7 @@ class _Maker:
                 said = self._ended(run, answer) or self._words()
             yield self._state(running=tuple(running.values()), said=said)
 
-    def _ended(self, run: Run, answer: Answer) -> str | None:
+    def _ended(self, run: CellRun, answer: WorkerAnswer) -> str | None:
         """Take in the end of a run; return its error where it has one."""
         error = answer.failed
         if error is None:
@@ -166,11 +166,11 @@ class _Maker:
         self._estimate()
         return error and f"failed: {run.name}: {error}"
 
-    def _unfinished(self) -> list[Run]:
+    def _unfinished(self) -> list[CellRun]:
         over = {*self._outcomes, *self._failed}
         return [run for run in self._runs if run.digest not in over]
 
-    def _job(self, run: Run, config: dict[str, Any], folder: str | None) -> dict[str, Any]:
+    def _job(self, run: CellRun, config: dict[str, Any], folder: str | None) -> dict[str, Any]:
         return {
             "config": config,
             "folder": folder,

@@ -21,7 +21,7 @@ _CONDITIONS = ("dataset", "clients", "dirichlet", "method", "value")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedNumbers:
     """The numbers of one published table.
 
     Parameters
@@ -55,7 +55,7 @@ class Published:
         return None
 
 
-def load(name: str) -> Published:
+def load(name: str) -> PublishedNumbers:
     """Return published numbers: of fedgram's own by name, or of a TOML file."""
     if name.endswith(".toml"):
         return _read(config.read_toml(Path(name)), name)
@@ -67,7 +67,7 @@ def load(name: str) -> Published:
         return _read(config.read_toml(path), name)
 
 
-def _read(content: Mapping[str, Any], where: str) -> Published:
+def _read(content: Mapping[str, Any], where: str) -> PublishedNumbers:
     known(content, _KEYS, f"{where}: ")
     columns = [as_table(c, where) for c in as_list(content.get("columns", [{}]), where)]
     numbers: list[tuple[Mapping[str, Any], float]] = []
@@ -80,7 +80,7 @@ def _read(content: Mapping[str, Any], where: str) -> Published:
             known({**column, **conditions}, _CONDITIONS, f"{where}: ")
             numbers.append(({**column, **conditions}, float(value)))
     remarks = as_list(content.get("remarks", []), where, empty=True)
-    return Published(
+    return PublishedNumbers(
         source=as_text(content.get("source"), f"{where}: source"),
         backbone=as_text(content.get("backbone"), f"{where}: backbone"),
         measure=measure(content.get("measure", "client_mean")).name,

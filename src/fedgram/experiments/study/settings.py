@@ -14,8 +14,8 @@ from fedgram.errors import ConfigError
 from fedgram.experiments import config
 from fedgram.experiments.measures import Measure, measure
 from fedgram.experiments.study import axes
-from fedgram.experiments.study.axes import RUN_TABLES, Choice, Entry, Sweep
-from fedgram.federation.method import make, names
+from fedgram.experiments.study.axes import RUN_TABLES, AxisValue, MethodRow, Sweep
+from fedgram.federation.method import create_method, names
 from fedgram.runtime.settings import propose
 
 COSTS = ("rounds", "seconds", "flops", "bytes")
@@ -26,7 +26,7 @@ _TABLE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class Study:
     """All settings of a table.
 
     Parameters
@@ -60,11 +60,11 @@ class Table:
     """
 
     title: str
-    datasets: tuple[Choice, ...]
-    partitions: tuple[Choice, ...]
+    datasets: tuple[AxisValue, ...]
+    partitions: tuple[AxisValue, ...]
     clients: tuple[int | None, ...]
     seeds: tuple[int, ...]
-    methods: tuple[Entry, ...]
+    methods: tuple[MethodRow, ...]
     sweeps: tuple[Sweep, ...]
     show: tuple[Measure, ...]
     curves: tuple[str, ...]
@@ -80,7 +80,7 @@ def load(
     *,
     sources: Iterable[str] = (),
     methods: Iterable[str] = (),
-) -> Table:
+) -> Study:
     """Return the table of a TOML file or of a preset, changed as the command line says."""
     is_file = name.endswith(".toml") or Path(name).is_file()
     settings = config.read_toml(Path(name)) if is_file else tomllib.loads(preset(name))
@@ -112,7 +112,7 @@ def preset(name: str) -> str:
     return (folder / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def read(settings: Mapping[str, Any]) -> Table:
+def read(settings: Mapping[str, Any]) -> Study:
     """Return the table of nested plain settings; wrong ones are refused by name."""
     axes.known(settings, ("table", *RUN_TABLES, "method", "every", "sweep"), "")
     table = axes.as_table(settings.get("table", {}), "table")
@@ -127,7 +127,7 @@ def read(settings: Mapping[str, Any]) -> Table:
     keep_models = table.get("keep_models", False)
     if not isinstance(keep_models, bool):
         raise ConfigError(f"table.keep_models = {keep_models!r}: true or false is wanted")
-    result = Table(
+    result = Study(
         title=axes.as_text(table.get("title", "methods compared"), "table.title"),
         datasets=axes.datasets(table.get("datasets", data.get("source", "digits"))),
         partitions=axes.partitions(table.get("partitions", [{}]), data),
@@ -178,7 +178,7 @@ def _refuse_what_axes_decide(table: Mapping[str, Any], shared: Mapping[str, Any]
             raise ConfigError(f"data.{key} and table.{axis} are both given; leave one out")
 
 
-def _check(table: Table) -> None:
+def _check(table: Study) -> None:
     """Refuse what no single run would notice."""
     ours = {name for entry in table.methods for name in entry.takes()}
     for key in table.every:
@@ -188,7 +188,7 @@ def _check(table: Table) -> None:
     choices = [table.shared, *(choice.settings for choice in (*table.datasets, *table.partitions))]
     for settings in choices:
         for name, parameters in settings.get("method", {}).items():
-            make(name, axes.as_table(parameters, f"method.{name}"))
+            create_method(name, axes.as_table(parameters, f"method.{name}"))
     for sweep in table.sweeps:
         if not any(sweep.moves(entry) for entry in table.methods):
             hint = propose(sweep.path[0], sorted(ours))
@@ -204,5 +204,5 @@ def _parameters_of_all() -> set[str]:
     found: set[str] = set()
     for name in names():
         with suppress(ImportError):  # a method whose extra is not installed
-            found.update(Entry(name=name, method=name, settings={}).takes())
+            found.update(MethodRow(name=name, method=name, settings={}).takes())
     return found

@@ -9,10 +9,10 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedgram.experiments.measures import Measure
-from fedgram.experiments.study.cells import Cell, Run, needed
+from fedgram.experiments.study.cells import Cell, CellRun, needed
 from fedgram.experiments.study.folder import Outcome
-from fedgram.experiments.study.published import Published
-from fedgram.experiments.study.settings import Table
+from fedgram.experiments.study.published import PublishedNumbers
+from fedgram.experiments.study.settings import Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Value:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Number:
+class CellValue:
     """One cell's number of one measure.
 
     Parameters
@@ -69,19 +69,19 @@ class Summary:
     ``failed`` has the errors of runs that were tried in vain, by digest.
     """
 
-    table: Table
-    numbers: Sequence[Number]
+    table: Study
+    numbers: Sequence[CellValue]
     outcomes: Mapping[str, Outcome]
-    published: Sequence[Published]
+    published: Sequence[PublishedNumbers]
     failed: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[CellRun]:
         """All runs that the table needs."""
         return needed(list({id(number.cell): number.cell for number in self.numbers}.values()))
 
     @cached_property
-    def missing(self) -> list[Run]:
+    def missing(self) -> list[CellRun]:
         """Those of them that are not finished."""
         return [run for run in self.runs if run.digest not in self.outcomes]
 
@@ -92,7 +92,7 @@ class Summary:
         return sorted({self.outcomes[d].version for d in digests if d in self.outcomes})
 
     @property
-    def cited(self) -> list[Published]:
+    def cited(self) -> list[PublishedNumbers]:
         """The papers that have a number or a remark here."""
         return [
             paper
@@ -103,10 +103,10 @@ class Summary:
 
 
 def summarize(
-    table: Table,
+    table: Study,
     cells: Sequence[Cell],
     outcomes: Mapping[str, Outcome],
-    published: Sequence[Published],
+    published: Sequence[PublishedNumbers],
     failed: Mapping[str, str],
 ) -> Summary:
     """Return the numbers of all cells, as far as their runs are finished."""
@@ -123,7 +123,7 @@ def summarize(
         return Value(by_seed=found) if found else None
 
     numbers = [
-        Number(
+        CellValue(
             cell=cell,
             measure=measure,
             chosen=value(cell, measure, lambda outcome: outcome.chosen),
@@ -170,12 +170,12 @@ def _by_seed(
     return {seed: value for seed, value in values.items() if value is not None}
 
 
-def _published(papers: Sequence[Published], cell: Cell, measure: Measure) -> float | None:
+def _published(papers: Sequence[PublishedNumbers], cell: Cell, measure: Measure) -> float | None:
     found = (paper.number(cell, measure.name) for paper in papers)
     return next((number for number in found if number is not None), None)
 
 
-def _ranked(numbers: Sequence[Number]) -> list[Number]:
+def _ranked(numbers: Sequence[CellValue]) -> list[CellValue]:
     """Rank methods within a column; in a sweep the values of the parameter within a row."""
     groups: dict[Any, list[int]] = {}
     for index, number in enumerate(numbers):

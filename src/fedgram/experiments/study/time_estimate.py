@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from fedgram.experiments.study.cells import Run, Source
+from fedgram.experiments.study.cells import CellRun, Source
 from fedgram.runtime import memory
-from fedgram.training.loop import Training
-from fedgram.training.pilots import grid_rate
+from fedgram.training.loop import GradientMethod
+from fedgram.training.pilots import rate_at
 
 LONG = 20  # rounds from which a run is tried with a few before the table begins
 TRIAL = 2  # scored ones, that few,
@@ -32,10 +32,10 @@ class Estimate:
         Seconds of some of them, by digest.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[CellRun]
     measured: Mapping[str, float]
 
-    def of(self, run: Run) -> float | None:
+    def of(self, run: CellRun) -> float | None:
         """Return a run's seconds: its own, or those of the most similar ones measured."""
         if run.digest in self.measured:
             return self.measured[run.digest]
@@ -46,7 +46,7 @@ class Estimate:
             return None
         return mean(self.measured[r.digest] * _size(run) / _size(r) for r in like)
 
-    def left(self, unfinished: Iterable[Run], side_by_side: int) -> float | None:
+    def left(self, unfinished: Iterable[CellRun], side_by_side: int) -> float | None:
         """Return the seconds until these runs are done; None where no method is measured.
 
         A method of which nothing is measured is taken to be like the mean of the others.
@@ -64,30 +64,30 @@ class Estimate:
         total = sum(known) + (len(guesses) - len(known)) * mean(known)
         return total / min(side_by_side, len(guesses))
 
-    def unknown(self, unfinished: Iterable[Run]) -> list[Run]:
+    def unknown(self, unfinished: Iterable[CellRun]) -> list[CellRun]:
         """Return a run of every method of which nothing is measured."""
         known = {run.method for run in self.runs if run.digest in self.measured}
-        first: dict[str, Run] = {}
+        first: dict[str, CellRun] = {}
         for run in unfinished:
             if run.method not in known:
                 first.setdefault(run.method, run)
         return list(first.values())
 
 
-def trial(run: Run) -> dict[str, Any]:
+def trial(run: CellRun) -> dict[str, Any]:
     """Return the configuration of a short try of a run; one that is short stays as it is."""
-    plain = run.settings.plain()
+    plain = run.settings.to_dict()
     if run.rounds >= LONG:
         every = min(run.settings.scoring.every, SCORED)
         plain["scoring"] = {**plain["scoring"], "every": every}
         changes: dict[str, Any] = {"rounds": TRIAL * every}
         if _pilots(run):
-            changes["rate"] = grid_rate(0)
+            changes["rate"] = rate_at(0)
         plain["method"] = {run.method: {**plain["method"].get(run.method, {}), **changes}}
     return plain
 
 
-def rounds_in_all(run: Run) -> int:
+def rounds_in_all(run: CellRun) -> int:
     """Return about how many rounds a run goes through, those to find its rate included."""
     return run.rounds + _pilots(run)
 
@@ -123,7 +123,7 @@ def extrapolated(rounds: int, ends: Sequence[float], end: float, *, every: int =
     return end + (rounds - len(ends)) * alone + scorings * max(0.0, each - alone)
 
 
-def side_by_side(runs: Sequence[Run], wanted: int) -> int:
+def side_by_side(runs: Sequence[CellRun], wanted: int) -> int:
     """Return how many runs, of those wanted at most, there is memory for; at least one is."""
     largest = max((_bytes(run) for run in runs), default=0)
     memory.require(largest, "one run of the table", "use fewer features or samples")
@@ -147,17 +147,17 @@ def spoken(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
 
 
-def _pilots(run: Run) -> int:
+def _pilots(run: CellRun) -> int:
     made = run.made
-    return PILOTS * made.pilot if isinstance(made, Training) and made.rate == "auto" else 0
+    return PILOTS * made.pilot if isinstance(made, GradientMethod) and made.rate == "auto" else 0
 
 
-def _size(run: Run) -> float:
+def _size(run: CellRun) -> float:
     """Return what the time is about proportional to, for one method."""
     return rounds_in_all(run) * run.source.samples * run.source.features
 
 
-def _bytes(run: Run) -> int:
+def _bytes(run: CellRun) -> int:
     """Return about how much memory a run takes."""
     source = run.source
     lifts = [getattr(value, "width", 0) for value in vars(run.made).values()]

@@ -19,13 +19,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedgram.data.sources import Dataset, load
+from fedgram.data.sources import Dataset, load_dataset
 from fedgram.errors import DataError, FedgramError, MemoryLimitError
 from fedgram.experiments import config
 from fedgram.experiments.record import Record
 from fedgram.experiments.study.cells import digest_of
 from fedgram.features.grid import Grid
-from fedgram.federation.federated_dataset import Sites, sites
+from fedgram.federation.federated_dataset import FederatedDataset, federate
 from fedgram.runtime import files
 
 
@@ -45,8 +45,8 @@ class Bench:
         record = Record(folder, settings.about(name), keep_models=job["keep_models"])
         settings.run(name, everybody, record=record, on_round=on_round)
 
-    def _deal(self, digest: str, plan: config.Data, grid: Grid) -> Sites:
-        return sites(self._data(plan.source, digest), plan, grid)
+    def _deal(self, digest: str, plan: config.Data, grid: Grid) -> FederatedDataset:
+        return federate(self._data(plan.source, digest), plan, grid)
 
 
 def main() -> None:
@@ -89,7 +89,7 @@ def _carry_out(bench: Bench, job: Mapping[str, Any], answers: TextIO) -> None:
 
 
 def _loaded(source: str, digest: str) -> Dataset:
-    data = load(source)
+    data = load_dataset(source)
     if digest_of(data) != digest:
         raise DataError(f"{source}: changed since the table was begun; start the table again")
     return data

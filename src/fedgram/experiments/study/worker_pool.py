@@ -23,7 +23,7 @@ _GRACE = 5.0  # seconds to end by itself before it is killed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class WorkerAnswer:
     """What a process says of a job: a scored round, the end, or what went wrong.
 
     ``seconds`` are counted from the start of the job.
@@ -78,7 +78,7 @@ class Pool:
             worker.end(at_once=error is not None)
         self._workers.clear()
 
-    def map(self, jobs: Iterable[Mapping[str, Any]]) -> Iterator[Answer]:
+    def map(self, jobs: Iterable[Mapping[str, Any]]) -> Iterator[WorkerAnswer]:
         """Yield what the processes say, as it comes; jobs are numbered from 0."""
         waiting = deque(enumerate(jobs))
         idle = list(self._workers)
@@ -96,7 +96,7 @@ class Pool:
                     idle.remove(worker)
                     continue
                 said = {"failed": worker.obituary(), "code": FedgramError.exit_code}
-            answer = Answer(job=busy[worker], **said)
+            answer = WorkerAnswer(job=busy[worker], **said)
             if answer.last:
                 del busy[worker]
                 if worker in self._workers:

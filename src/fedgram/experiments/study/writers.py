@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedgram.experiments.study.export import table_csv, table_json
 from fedgram.experiments.study.layout import LAST, PUBLISHED, Line, Panel, notes, panels
-from fedgram.experiments.study.summary import Number, Summary
+from fedgram.experiments.study.summary import CellValue, Summary
 from fedgram.runtime import files
 
 WIDTH = 80
@@ -44,7 +44,7 @@ def text(summary: Summary) -> str:
 def markdown(summary: Summary) -> str:
     """Return the table for a page in Markdown."""
 
-    def marked(number: Number) -> str:
+    def marked(number: CellValue) -> str:
         shown = _shown(number)
         return {1: f"**{shown}**", 2: f"<u>{shown}</u>"}.get(number.rank or 0, shown)
 
@@ -68,7 +68,7 @@ def markdown(summary: Summary) -> str:
 def latex(summary: Summary) -> str:
     """Return the table for a paper; it needs the package booktabs."""
 
-    def marked(number: Number) -> str:
+    def marked(number: CellValue) -> str:
         shown = tex(_shown(number))
         return {1: rf"\textbf{{{shown}}}", 2: rf"\underline{{{shown}}}"}.get(
             number.rank or 0, shown
@@ -120,7 +120,7 @@ def tex(text: str) -> str:
     return "".join(_TEX.get(character, character) for character in text)
 
 
-def _shown(number: Number) -> str:
+def _shown(number: CellValue) -> str:
     if number.chosen is None:
         return "-"
     shown = number.measure.shown(number.chosen.mean, number.chosen.deviation)
@@ -129,7 +129,7 @@ def _shown(number: Number) -> str:
 
 
 def _cells(
-    line: Line, marked: Callable[[Number], str], escaped: Callable[[str], str] = str
+    line: Line, marked: Callable[[CellValue], str], escaped: Callable[[str], str] = str
 ) -> list[str]:
     """Return a line's cells; only means at the chosen round bear marks."""
     cells = []
@@ -175,7 +175,7 @@ def _fitting(
 
 
 def _block(panel: Panel, columns: Sequence[tuple[str, ...]], level: int) -> list[str]:
-    def marked(number: Number) -> str:
+    def marked(number: CellValue) -> str:
         return _shown(number) + _MARKS[number.rank]
 
     body = []

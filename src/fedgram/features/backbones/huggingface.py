@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array
-from fedgram.data.items import Kind
+from fedgram.data.items import ItemKind
 from fedgram.errors import ConfigError, DataError
 from fedgram.features.backbones.preprocessing import Fit, Picture
 from fedgram.features.backbones.registry import Backbone, missing
@@ -133,7 +133,7 @@ def picture(settings: dict[str, Any], image_size: Any, name: str) -> Picture:
 class HuggingFaceImages:
     """A vision transformer, one image at a time: results do not depend on the batch."""
 
-    takes: Kind = "images"
+    takes: ItemKind = "images"
 
     def __init__(self, name: str, pooling: str, model: Any, picture: Picture) -> None:
         self.name = f"hf:{name}@{pooling}"
@@ -169,7 +169,7 @@ class HuggingFaceImages:
 class HuggingFaceTexts:
     """A text encoder, one text at a time: padding would tie a text to its neighbours."""
 
-    takes: Kind = "texts"
+    takes: ItemKind = "texts"
 
     def __init__(self, name: str, pooling: str, model: Any, tokenizer: Any) -> None:
         self.name = f"hf:{name}@{pooling}"

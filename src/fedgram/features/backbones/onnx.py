@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram.core.samples import Array
-from fedgram.data.items import Kind
+from fedgram.data.items import ItemKind
 from fedgram.errors import ConfigError, DataError
 from fedgram.features.backbones.registry import Backbone, missing
 from fedgram.runtime.settings import build
@@ -80,7 +80,7 @@ def load(_source: str, rest: str) -> Backbone:
 class Onnx:
     """An ONNX model with one input and the features as its first output."""
 
-    takes: Kind = "images"
+    takes: ItemKind = "images"
 
     def __init__(
         self, path: Path, *, name: str, settings: Preprocessing | None = None, digest: str = ""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array
-from fedgram.data.items import Kind
+from fedgram.data.items import ItemKind
 from fedgram.errors import ConfigError
 from fedgram.features.backbones.registry import Backbone
 
@@ -30,7 +30,7 @@ class Identity:
     """Vectors as they are."""
 
     name: str = "identity"
-    takes: Kind = "vectors"
+    takes: ItemKind = "vectors"
     digest: str = "identity"
 
     def __call__(self, items: Sequence[Any]) -> Array:
@@ -48,7 +48,7 @@ class Pixels:
     """
 
     side: int = DEFAULT_SIDE
-    takes: Kind = "images"
+    takes: ItemKind = "images"
 
     @property
     def name(self) -> str:

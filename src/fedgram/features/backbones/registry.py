@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fedgram.core.samples import Array
-from fedgram.data.items import Kind
+from fedgram.data.items import ItemKind
 from fedgram.errors import ConfigError, DataError
 from fedgram.runtime.settings import propose
 
@@ -24,7 +24,7 @@ _SOURCES = {
 }
 # Those whose `load` takes a file of weights as well.
 _WEIGHED = ("hf", "timm")
-DEFAULTS: dict[Kind, str] = {
+DEFAULTS: dict[ItemKind, str] = {
     "images": "efficientnet-lite0",
     "texts": "wordllama",
     "vectors": "identity",
@@ -39,7 +39,7 @@ class Backbone(Protocol):
         """The name it was found by."""
 
     @property
-    def takes(self) -> Kind:
+    def takes(self) -> ItemKind:
         """What it is run on."""
 
     @property

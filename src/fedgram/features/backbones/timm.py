@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array
-from fedgram.data.items import Kind
+from fedgram.data.items import ItemKind
 from fedgram.errors import ConfigError, DataError
 from fedgram.features.backbones.preprocessing import Fit, Picture
 from fedgram.features.backbones.registry import Backbone, missing
@@ -166,7 +166,7 @@ def _picture(timm: Any, model: Any, name: str, arguments: dict[str, Any]) -> Pic
 class Timm:
     """A network's pooled features, one image at a time: results do not depend on the batch."""
 
-    takes: Kind = "images"
+    takes: ItemKind = "images"
 
     def __init__(
         self, model: Any, picture: Picture, *, tagged: bool, arguments: dict[str, Any]

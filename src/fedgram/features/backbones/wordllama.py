@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array
-from fedgram.data.items import Kind
+from fedgram.data.items import ItemKind
 from fedgram.features.backbones.registry import Backbone, missing
 
 NAME = "wordllama"
@@ -35,7 +35,7 @@ class WordLlama:
     """The mean of a text's word vectors."""
 
     name = NAME
-    takes: Kind = "texts"
+    takes: ItemKind = "texts"
 
     def __init__(self, model: Any, digest: str) -> None:
         self._model = model

@@ -64,7 +64,7 @@ class Scale:
         return ([0.0] if self.zero else []) + log_ticks(self.low, self.high, count)
 
 
-def spread(
+def axis_for(
     values: Iterable[float],
     start: float,
     end: float,
@@ -76,7 +76,7 @@ def spread(
 
     Examples
     --------
-    >>> axis = spread([0.0, 1.0, 100.0], 0, 100, logarithmic=True)
+    >>> axis = axis_for([0.0, 1.0, 100.0], 0, 100, logarithmic=True)
     >>> axis.zero, axis.ticks()
     (True, [0.0, 1.0, 10.0, 100.0])
     """

@@ -17,7 +17,7 @@ MANY = 600  # clients that are drawn without words of their own
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class ClientPair:
     """A client's accuracy with a method and alone, as fractions, on so many test samples."""
 
     client: str
@@ -26,7 +26,7 @@ class Pair:
     samples: int
 
 
-def gains(title: str, pairs: Sequence[Pair], *, low: float | None = None) -> str:
+def gains(title: str, pairs: Sequence[ClientPair], *, low: float | None = None) -> str:
     """Draw each client's accuracy against that of training alone: above the line it gains.
 
     Parameters
@@ -41,7 +41,7 @@ def gains(title: str, pairs: Sequence[Pair], *, low: float | None = None) -> str
 
     Examples
     --------
-    >>> pairs = [Pair(client="a", ours=0.9, alone=0.7, samples=20)]
+    >>> pairs = [ClientPair(client="a", ours=0.9, alone=0.7, samples=20)]
     >>> picture = gains("apfl", pairs)
     >>> "a: 90.0 % with apfl, 70.0 % alone (20 test samples)" in picture
     True
@@ -76,7 +76,7 @@ def gains(title: str, pairs: Sequence[Pair], *, low: float | None = None) -> str
     return frame.draw(line, marks, tally, tag("g", beyond, class_="faint"))
 
 
-def floor(pairs: Sequence[Pair]) -> float:
+def floor(pairs: Sequence[ClientPair]) -> float:
     """Return a round accuracy to start axes from: few lie below, and those are drawn at the edge.
 
     A client of two test samples may well have none right; it must not squeeze all others.
@@ -100,7 +100,7 @@ def _shape(way: int, x: float, y: float, radius: float) -> str:
     return f"M{number(x)} {top}L{number(x + 1.1 * radius)} {base}H{number(x - 1.1 * radius)}z"
 
 
-def _marks(title: str, way: int, pairs: Sequence[Pair], frame: Frame) -> Markup:
+def _marks(title: str, way: int, pairs: Sequence[ClientPair], frame: Frame) -> Markup:
     """Return the clients that went one way, larger where more test samples stand behind them."""
     largest = max(pair.samples for pair in pairs) or 1
     drawn = []
@@ -119,7 +119,7 @@ def _marks(title: str, way: int, pairs: Sequence[Pair], frame: Frame) -> Markup:
     return tag("g", marks, class_=_KINDS[way][0])
 
 
-def _told(title: str, pair: Pair) -> str:
+def _told(title: str, pair: ClientPair) -> str:
     return (
         f"{pair.client}: {100 * pair.ours:.1f} % with {title}, {100 * pair.alone:.1f} % alone "
         f"({pair.samples} test samples)"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedgram.errors import ConfigError
-from fedgram.report.charts.axes import Scale, Written, metric, percent, plain, size, spread, wide
-from fedgram.report.charts.frame import ROW, Entry, Frame, legend, legend_width, words
+from fedgram.report.charts.axes import Scale, Written, axis_for, metric, percent, plain, size, wide
+from fedgram.report.charts.frame import ROW, Frame, LegendEntry, legend, legend_width, words
 from fedgram.report.charts.palette import color_class, line_class, marker
 from fedgram.report.markup import Markup, number, tag
 from fedgram.runtime.settings import propose
@@ -161,9 +161,9 @@ def _frame(title: str, kept: Series, x_name: str, x_text: Written, *, logarithmi
     points = [point for some in kept.values() for point in some]
     height = max(HEIGHT, TOP + BOTTOM + ROW * len(kept))
     right = WIDTH - legend_width(kept)
-    x = spread([x for x, _, _ in points], LEFT, right, logarithmic=logarithmic)
+    x = axis_for([x for x, _, _ in points], LEFT, right, logarithmic=logarithmic)
     ends = [mean + way * sd for _, mean, sd in points for way in (-1, 1)]
-    y = spread(ends or [0.0, 1.0], height - BOTTOM, TOP, margin=0.06)
+    y = axis_for(ends or [0.0, 1.0], height - BOTTOM, TOP, margin=0.06)
     y = replace(y, low=max(y.low, 0.0), high=min(y.high, 1.0)) if _proper(y) else y
     return Frame(
         title=title,
@@ -253,7 +253,7 @@ def _names(
         middle = (frame.x.start + frame.x.end) / 2
         return words(middle, (TOP + frame.y.start) / 2, "nothing recorded", anchor="middle")
     entries = [
-        Entry(name=name, place=places[name], height=frame.y(points[-1][1]), line=lines[name])
+        LegendEntry(name=name, place=places[name], height=frame.y(points[-1][1]), line=lines[name])
         for name, points in kept.items()
     ]
     return legend(entries, frame.x.end, TOP, frame.y.start)

@@ -107,7 +107,7 @@ class Frame:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class LegendEntry:
     """A name at the right edge: its place among all series, its height, its kind of line."""
 
     name: str
@@ -121,7 +121,7 @@ def legend_width(names: Iterable[str]) -> float:
     return 34 + LETTER * max((len(shortened(name)) for name in names), default=0)
 
 
-def legend(entries: Sequence[Entry], x: float, top: float, low: float) -> Markup:
+def legend(entries: Sequence[LegendEntry], x: float, top: float, low: float) -> Markup:
     """Return names at the right edge, each as near as can be to the height it belongs to."""
     placed = sorted(entries, key=lambda entry: (entry.height, entry.place))
     heights = dodged([entry.height for entry in placed], top, low)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedgram.experiments.partition_summary import ClientCounts, Dealt
+from fedgram.experiments.partition_summary import ClientCounts, PartitionSummary
 from fedgram.report.charts.frame import shortened, svg, words
 from fedgram.report.markup import Markup, joined, number, tag
 
@@ -17,7 +17,7 @@ SHADES = (0.15, 0.3, 0.46, 0.63, 0.81, 1.0)
 BARS = 44.0
 
 
-def partition(title: str, dealt: Dealt) -> str:
+def partition(title: str, dealt: PartitionSummary) -> str:
     """Draw how many training samples of each class each client has.
 
     Few clients and classes are dots whose area is the number of samples; many are shaded cells.
@@ -26,7 +26,7 @@ def partition(title: str, dealt: Dealt) -> str:
     Examples
     --------
     >>> one = ClientCounts(client="a", holdout=False, train=(3, 0), valid=(0, 0), test=(1, 0))
-    >>> picture = partition("two classes", Dealt(classes=("cat", "dog"), clients=(one,)))
+    >>> picture = partition("two classes", PartitionSummary(classes=("cat", "dog"), clients=(one,)))
     >>> "a, class cat: 3 train, 0 valid, 1 test" in picture
     True
     """

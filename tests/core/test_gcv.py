@@ -1,0 +1,187 @@
+"""The ridge chosen from sums: against samples, against clients left out, and the whole grid."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedgram import InProcess, Lift, Statistics, create_method, run
+from fedgram.checks.federations import federated, partitioned, trainable
+from fedgram.core.gcv import (
+    RIDGES,
+    SLACK,
+    best_ridge,
+    best_ridge_for_new_clients,
+    error_at_new_clients,
+    generalized_error,
+    resolved,
+)
+from fedgram.engines.ledger_backed import Ledgered
+from fedgram.errors import PrivacyError, SolveError
+from fedgram.models.linear import Linear
+
+
+def statistics(samples):
+    return Statistics.of(samples.features, samples.labels)
+
+
+def hat(rows, ridge):
+    return rows @ np.linalg.solve(rows.T @ rows + ridge * np.eye(rows.shape[1]), rows.T)
+
+
+@pytest.mark.parametrize("ridge", [0.01, 1.0, 300.0])
+@pytest.mark.parametrize("shape", [(300, 20), (20, 30), (1, 5), (2, 3)])
+def test_the_error_from_sums_is_the_one_from_samples(gridded, shape, ridge):
+    count, width = shape
+    samples = gridded(count, width, 4)
+    rows, targets = samples.features.real(), samples.labels.onehot()
+    fitted = hat(rows, ridge)
+    left_over = np.sum((targets - fitted @ targets) ** 2)
+    expected = count * left_over / (count - np.trace(fitted)) ** 2
+    assert generalized_error(statistics(samples), ridge) == pytest.approx(expected, rel=1e-7)
+
+
+def test_with_equal_leverages_it_is_the_error_left_out(gridded):
+    """On a balanced design generalized cross-validation is leave-one-out itself."""
+    samples = gridded(64, 7, 3)
+    signs = np.array(
+        [[1 if bin(i & j).count("1") % 2 else -1 for j in range(8)] for i in range(64)]
+    )
+    values = (21 * signs).astype(np.int8)
+    features = dataclasses.replace(samples.features, values=values)
+    samples = dataclasses.replace(samples, features=features)
+    rows, targets = samples.features.real(), samples.labels.onehot()
+    wrong = 0.0
+    for i in range(64):
+        rest = np.arange(64) != i
+        head = np.linalg.solve(
+            rows[rest].T @ rows[rest] + 9.0 * np.eye(8), rows[rest].T @ targets[rest]
+        )
+        wrong += np.sum((targets[i] - rows[i] @ head) ** 2)
+    assert generalized_error(statistics(samples), 9.0) == pytest.approx(wrong / 64, rel=1e-9)
+
+
+def test_of_few_features_every_ridge_is_tried():
+    total = statistics(trainable())
+    errors = [generalized_error(total, ridge) for ridge in RIDGES]
+    assert best_ridge(total) == RIDGES[int(np.argmin(errors))]
+
+
+@pytest.mark.parametrize("width", [160, 300])
+@pytest.mark.parametrize("count", [40, 200, 1400])
+def test_of_many_features_few_are_tried_and_little_is_lost(width, count):
+    samples = trainable().take(slice(0, count))
+    total = Statistics.of(Lift(width=width)(samples.features), samples.labels)
+    errors = {ridge: generalized_error(total, ridge) for ridge in RIDGES}
+    assert errors[best_ridge(total)] <= min(errors.values()) * 1.02
+
+
+@pytest.mark.parametrize("slack", [0.001, 0.01, 0.1, 1.0])
+def test_with_slack_it_is_the_smallest_ridge_that_is_nearly_as_good(slack):
+    total = statistics(trainable())
+    errors = np.array([generalized_error(total, ridge) for ridge in RIDGES])
+    best = int(errors.argmin())
+    found = RIDGES.index(best_ridge(total, slack=slack))
+    assert best - 4 <= found <= best
+    assert np.all(errors[found:best] <= errors[best] * (1 + slack))
+    assert found == best - 4 or errors[found - 1] > errors[best] * (1 + slack)
+
+
+@pytest.mark.parametrize("width", [160, 300])
+def test_with_slack_ridges_that_were_not_tried_are_nearly_as_good(width):
+    total = Statistics.of(Lift(width=width)(trainable().features), trainable().labels)
+    errors = {ridge: generalized_error(total, ridge) for ridge in RIDGES}
+    without, found = best_ridge(total), best_ridge(total, slack=0.05)
+    assert without / 10.5 < found < without
+    assert errors[found] <= errors[without] * 1.05
+
+
+def test_a_search_takes_few_factorizations(monkeypatch):
+    from fedgram.core.solve import Factor
+
+    samples = trainable()
+    total = Statistics.of(Lift(width=160)(samples.features), samples.labels)
+    made, original = [], Factor.of.__func__
+    monkeypatch.setattr(
+        Factor, "of", classmethod(lambda cls, *a, **k: made.append(1) or original(cls, *a, **k))
+    )
+    best_ridge(total)
+    assert len(made) <= 5
+
+
+def test_a_given_ridge_is_left_alone():
+    assert resolved(7, Statistics.zero()) == 7.0
+
+
+def test_nothing_to_solve_is_refused():
+    with pytest.raises(SolveError, match="holds 0 samples"):
+        best_ridge(Statistics.zero())
+
+
+@pytest.mark.parametrize("take", [[3], [3, 3, 3], [0, 1]], ids=["one", "copies", "two"])
+def test_tiny_totals_have_a_ridge(take):
+    assert best_ridge(statistics(trainable().take(take))) in RIDGES
+
+
+@pytest.mark.parametrize("name", ["afl", "fedhip", "apfl", "fed3r", "central"])
+def test_methods_take_the_ridge_of_the_sum(name):
+    everybody = partitioned(clients=4)
+    slack = 0.0 if name == "fedhip" else SLACK
+    ridge = best_ridge(sum(statistics(site.train) for site in everybody.members), slack=slack)
+    chosen, given = (
+        run(create_method(name, {"ridge": value}), everybody) for value in ("auto", ridge)
+    )
+    assert chosen.model_digest == given.model_digest
+
+
+def test_sums_alone_are_enough():
+    everybody = partitioned(clients=4)
+    openly, privately = (
+        run(create_method("afl", {"ridge": "auto"}), everybody, private=private)
+        for private in (False, True)
+    )
+    assert openly.shared_digest == privately.shared_digest
+    total = sum(statistics(site.train) for site in everybody.members)
+    (head,) = create_method("afl", {"ridge": "auto"}).fit(Ledgered(total, ["a"]))
+    assert head.weights.tobytes() == openly.shared.weights.tobytes()
+
+
+# Clients left out
+
+
+def test_the_error_at_new_clients_is_the_one_of_refitting():
+    everybody = partitioned(clients=5).members
+    parts = [statistics(site.train) for site in everybody]
+    wrong = 0.0
+    for k, site in enumerate(everybody):
+        rest = sum(part for i, part in enumerate(parts) if i != k)
+        scores = Linear.of(rest, ridge=30.0)(site.train.features)
+        wrong += np.sum((site.train.labels.onehot() - scores) ** 2)
+    expected = wrong / sum(len(site.train) for site in everybody)
+    assert error_at_new_clients(sum(parts), parts, 30.0) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_ridge_for_new_clients_is_the_best_of_all():
+    parts = [statistics(site.train) for site in partitioned(clients=5).members]
+    total = sum(parts)
+    errors = [error_at_new_clients(total, parts, ridge) for ridge in RIDGES]
+    found = best_ridge_for_new_clients(total, lambda: parts)
+    assert found == RIDGES[int(np.argmin(errors))]
+    shared = run(create_method("afl", {"ridge": "clients"}), partitioned(clients=5)).shared
+    assert shared.weights.tobytes() == Linear.of(total, ridge=found).weights.tobytes()
+
+
+def test_a_lone_client_cannot_be_left_out():
+    total = statistics(trainable())
+    assert best_ridge_for_new_clients(total, lambda: [total]) == best_ridge(total)
+    everybody = federated({"only": trainable()})
+    assert run(create_method("afl", {"ridge": "clients"}), everybody).shared.origin
+
+
+def test_to_leave_clients_out_their_statistics_must_be_seen():
+    with pytest.raises(PrivacyError):
+        list(
+            create_method("afl", {"ridge": "clients"}).fit(
+                InProcess(partitioned().members, private=True)
+            )
+        )

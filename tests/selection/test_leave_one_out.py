@@ -1,0 +1,256 @@
+"""Every formula that leaves a sample out, against refitting without that sample."""
+
+import numpy as np
+import pytest
+
+from fedgram import InProcess, Labels, Lift, Samples, Statistics, create_method, run
+from fedgram.checks import laws
+from fedgram.checks.federations import federated, trainable
+from fedgram.checks.federations import partitioned as digits_dealt
+from fedgram.errors import SolveError
+from fedgram.experiments.scores import Metrics
+from fedgram.federation.protocol import tuned_settings
+from fedgram.selection.correct_counts import CorrectCounts
+from fedgram.selection.leave_one_out import (
+    ALPHAS,
+    BALANCES,
+    STRENGTHS,
+    HatMatrix,
+    LeaveOneOut,
+    correct,
+)
+from fedgram.selection.normal_equations import NormalEquations
+
+NONE, LIFT = Lift(), Lift(width=9, activation="tanh", seed=2)
+PAIRS = {"plain": (NONE, NONE), "two lifts": (LIFT, Lift(width=30, seed=4)), "one": (NONE, LIFT)}
+RIDGE = 2.0
+CLIENTS = ["few samples", "many samples", "one sample", "one class", "copies"]
+
+
+def statistics(samples, lift=NONE):
+    return Statistics.of(lift(samples.features), samples.labels)
+
+
+def without(samples, i):
+    return samples.take(np.flatnonzero(np.arange(len(samples)) != i))
+
+
+@pytest.fixture(params=CLIENTS)
+def parts(request, gridded):
+    """Return a client's samples and everybody else's: 14 features, 5 classes."""
+    everything = gridded(160, 13, 5)
+    codes = everything.labels.codes
+    own = {
+        "few samples": np.arange(6),
+        "many samples": np.arange(40),
+        "one sample": np.arange(1),
+        "one class": np.flatnonzero(codes == 2)[:8],
+        "copies": np.array([3, 3, 3, 4, 4, 5]),
+    }[request.param]
+    return everything.take(own), everything.take(np.arange(100, 160))
+
+
+def own_of(mine, others, lift, ridge=RIDGE):
+    total = statistics(mine, lift) + statistics(others, lift)
+    whole = NormalEquations(total=total, ridge=ridge)
+    return LeaveOneOut.of(mine, whole, lift, counted=True), whole
+
+
+def refitted(mine, others, model):
+    """Return the scores of each sample by a model of the others' and the rest of one's own."""
+    rows = []
+    for i in range(len(mine)):
+        rows.append(model(without(mine, i), others)(mine.take([i]).features)[0])
+    return np.array(rows)
+
+
+def close(ours, theirs):
+    return np.abs(ours - theirs).max() <= 1e-9
+
+
+# FedHiP
+
+
+@pytest.mark.parametrize("lift", [NONE, LIFT], ids=["plain", "lifted"])
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 30.0, 1000.0])
+def test_own_samples_that_weigh_more(parts, alpha, lift):
+    def model(rest, others):
+        whole = NormalEquations(
+            total=statistics(rest, lift) + statistics(others, lift), ridge=RIDGE
+        )
+        return whole.with_extra_weight(rest, lift, alpha)
+
+    own, _ = own_of(*parts, lift)
+    assert close(own.with_extra_weight()(alpha), refitted(*parts, model))
+
+
+# The shared head, APFL
+
+
+def test_the_shared_head(parts):
+    def model(rest, others):
+        return NormalEquations(total=statistics(rest) + statistics(others), ridge=RIDGE).linear(
+            NONE
+        )
+
+    own, _ = own_of(*parts, NONE)
+    assert close(own.shared(), refitted(*parts, model))
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("strength", [0.1, 10.0, 3000.0])
+@pytest.mark.parametrize("balance", [0.3, 1.0])
+def test_two_streams(parts, pair, strength, balance):
+    first, second = pair
+    apfl = create_method("apfl", {"refinement_ridge": strength, "balance": balance})
+
+    def model(rest, others):
+        total = statistics(rest, first) + statistics(others, first)
+        head = NormalEquations(total=total, ridge=RIDGE).linear(first)
+        own = head.refined(rest, ridge=strength, lift=second)
+        return lambda rows: head(rows) + apfl.balance * own(rows)
+
+    own, _ = own_of(*parts, first)
+    features = second(parts[0].features)
+    stored = strength / features.space.unit**2
+    refined = own.refined(features.values.astype(float))(stored)
+    assert close(own.shared() + balance * refined, refitted(*parts, model))
+
+
+def test_a_client_outside_the_sum_is_out_of_sample_already(parts):
+    mine, others = parts
+    whole = NormalEquations(total=statistics(others), ridge=RIDGE)
+    own = LeaveOneOut.of(mine, whole, NONE, counted=False)
+    assert close(own.shared(), whole.linear(NONE)(mine.features))
+    second = mine.features.values.astype(float)
+
+    def model(rest, others):
+        head = NormalEquations(total=statistics(others), ridge=RIDGE).linear(NONE)
+        own = head.refined(rest, ridge=10.0, lift=NONE)
+        return lambda rows: head(rows) + own(rows)
+
+    refined = own.refined(second)(10.0 / mine.features.space.unit**2)
+    assert close(own.shared() + refined, refitted(mine, others, model))
+    heavier = refitted(mine, others, lambda rest, _: whole.with_extra_weight(rest, NONE, 30.0))
+    assert close(own.with_extra_weight()(30.0), heavier)
+
+
+def test_a_sample_that_alone_decides_counts_as_wrong():
+    """With next to no ridge a direction that one sample has to itself says nothing without it."""
+    space_of = trainable().features.space
+    values = np.zeros((3, space_of.width), np.int8)
+    values[0, 0] = values[1, 1] = values[2, 1] = 100
+    mine = Samples(
+        type(trainable().features)(values, space_of),
+        Labels(np.array([0, 1, 1]), trainable().labels.classes),
+    )
+    own, _ = own_of(mine, mine.take([1]), NONE, ridge=1e-10)
+    hits = correct(own.shared(), own.codes)
+    assert not hits[0]
+    assert hits[1]
+    assert hits[2]
+
+
+def test_the_hat_is_the_hat_of_every_ridge(gridded):
+    for count in (3, 14, 50):
+        rows = gridded(count, 13, 4).features.real()
+        targets = np.random.default_rng(0).normal(size=(count, 3))
+        hat = HatMatrix.of(rows)
+        for ridge in (0.1, 10.0):
+            full = rows @ np.linalg.solve(rows.T @ rows + ridge * np.eye(14), rows.T)
+            assert close(hat.leverage(ridge), np.diagonal(full))
+            assert close(hat.fitting(targets)(ridge), full @ targets)
+
+
+# Ballots
+
+
+def test_ballots_choose_the_first_of_equals():
+    ballot = CorrectCounts.of(np.array([[0, 1, 1], [1, 1, 1]], bool)) + CorrectCounts.of(
+        np.zeros((2, 3), bool)
+    )
+    assert (ballot.winner, ballot.samples, ballot.right.tolist()) == (1, 4, [[1, 2, 2]])
+    assert ballot.accuracy.tolist() == [0.25, 0.5, 0.5]
+    assert CorrectCounts.zero() + ballot == ballot
+    with pytest.raises(SolveError, match="nobody"):
+        _ = CorrectCounts.zero().winner
+
+
+AUTO = {
+    "fedhip": {"alpha": "auto"},
+    "apfl": {"refinement_ridge": "auto", "balance": "auto"},
+}
+GRIDS = {
+    "fedhip": [{"alpha": alpha} for alpha in ALPHAS],
+    "apfl": [
+        {"refinement_ridge": ridge, "balance": balance}
+        for ridge in STRENGTHS
+        for balance in BALANCES
+    ],
+}
+
+
+@pytest.mark.parametrize("name", AUTO)
+def test_counts_are_those_of_refitting_the_whole_method(name):
+    everything = trainable().take(slice(0, 60))
+    parts = {"a": everything.take(slice(0, 6)), "b": everything.take(slice(6, 60))}
+    method, engine = create_method(name, AUTO[name]), InProcess(federated(parts).members)
+    total = sum(own for _, own in engine.gather(method.statistics))
+    whole = NormalEquations(total=total, ridge=method.ridge)
+    ballot = dict(engine.gather(method.left_out, whole))["a"]
+    for place in range(0, len(GRIDS[name]), 3 if name == "fedhip" else 25):
+        fixed, hits = create_method(name, GRIDS[name][place]), 0
+        for i, code in enumerate(parts["a"].labels.codes):
+            some = federated({**parts, "a": without(parts["a"], i)})
+            model = run(fixed, some, metrics=Metrics(whole=False)).models["a"]
+            hits += model(parts["a"].take([i]).features)[0].argmax() == code
+        assert ballot.right[0, place] == hits
+
+
+@pytest.mark.parametrize("name", AUTO)
+def test_what_is_chosen_is_what_was_counted_best(name):
+    everybody = digits_dealt(clients=5)
+    result = run(create_method(name, AUTO[name]), everybody)
+    chosen = tuned_settings(result.shared)
+    assert chosen.setting in GRIDS[name]
+    assert max(chosen.left_out_accuracy.values()) <= 1
+    fixed = run(create_method(name, {**AUTO[name], **chosen.setting}), everybody)
+    assert fixed.model_digest == result.model_digest
+
+
+def test_apfl_can_do_without_the_total():
+    everybody = digits_dealt(clients=5)
+    exact, rough = (
+        run(create_method("apfl", {"balance": "auto", "corrected": corrected}), everybody)
+        for corrected in (True, False)
+    )
+    down = [next(a for a in r.asks if a.step == "left_out").bytes_down for r in (exact, rough)]
+    assert down[1] < down[0]
+    assert tuned_settings(rough.shared).setting["refinement_ridge"] == 300.0
+
+
+@pytest.mark.parametrize("name", AUTO)
+@pytest.mark.parametrize(
+    "law", [law for law in laws.LAWS if law not in laws.SOLVED_LAWS], ids=lambda law: law.__name__
+)
+def test_methods_that_choose_keep_the_laws(name, law):
+    law(create_method(name, AUTO[name]))
+
+
+@pytest.mark.parametrize("name", AUTO)
+def test_sums_are_enough_to_choose(name):
+    everybody = digits_dealt(clients=5)
+    openly, privately = (
+        run(create_method(name, AUTO[name]), everybody, private=private)
+        for private in (False, True)
+    )
+    assert openly.shared_digest == privately.shared_digest
+    securely = run(create_method(name, AUTO[name]), everybody, threshold=0.6)
+    assert securely.model_digest == privately.model_digest
+    assert not laws.stands_on_totals(create_method(name, AUTO[name]))
+    assert laws.stands_on_totals(create_method(name))
+
+
+def test_a_client_that_missed_the_sum_counts_as_out_of_it():
+    result = run(create_method("apfl", AUTO["apfl"]), digits_dealt(clients=8), dropout=0.5)
+    assert tuned_settings(result.shared)
