@@ -1,49 +1,102 @@
-"""Federated learning that is solved, not trained: one round, exact to the last bit."""
+"""Federated learning that is solved, not trained: sums that are exact to the last bit.
 
-from fedgram.core.additive import Additive
-from fedgram.core.samples import Features, Labels, Samples, Space
-from fedgram.core.statistics import Statistics, Tally
-from fedgram.data.partition import partition
-from fedgram.data.plan import PartitionPlan
-from fedgram.data.sources import Dataset, load_dataset
-from fedgram.engines.in_process import InProcess
-from fedgram.errors import FedgramError
-from fedgram.experiments.runner import Result, run
-from fedgram.features.grid import Grid
-from fedgram.features.lift import Lift
-from fedgram.federation.client import Client, Site
-from fedgram.federation.federated_dataset import FederatedDataset, federate
-from fedgram.federation.method import Method, create_method, find_method
-from fedgram.federation.protocol import Federation
-from fedgram.models.linear import Linear, Predictor, predict
+Everything public is imported from here. Names are loaded when they are first used, so that
+``import fedgram`` is fast.
+"""
 
-__all__ = [
-    "Additive",
-    "Client",
-    "Dataset",
-    "Features",
-    "FederatedDataset",
-    "Federation",
-    "FedgramError",
-    "Grid",
-    "InProcess",
-    "Labels",
-    "Lift",
-    "Linear",
-    "Method",
-    "PartitionPlan",
-    "Predictor",
-    "Result",
-    "Samples",
-    "Site",
-    "Space",
-    "Statistics",
-    "Tally",
-    "create_method",
-    "federate",
-    "find_method",
-    "load_dataset",
-    "partition",
-    "predict",
-    "run",
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedgram.core.additive import Additive as Additive
+    from fedgram.core.additive import schema_field as schema_field
+    from fedgram.core.codec import register as register
+    from fedgram.core.samples import Features as Features
+    from fedgram.core.samples import Labels as Labels
+    from fedgram.core.samples import Samples as Samples
+    from fedgram.core.samples import Space as Space
+    from fedgram.core.shared import Shared as Shared
+    from fedgram.core.statistics import Statistics as Statistics
+    from fedgram.core.statistics import Tally as Tally
+    from fedgram.core.weighted import Weighted as Weighted
+    from fedgram.data.partition import partition as partition
+    from fedgram.data.plan import PartitionPlan as PartitionPlan
+    from fedgram.data.sources import Dataset as Dataset
+    from fedgram.data.sources import load_dataset as load_dataset
+    from fedgram.engines.in_process import InProcess as InProcess
+    from fedgram.errors import FedgramError as FedgramError
+    from fedgram.experiments.runner import Result as Result
+    from fedgram.experiments.runner import run as run
+    from fedgram.features.grid import Grid as Grid
+    from fedgram.features.lift import Lift as Lift
+    from fedgram.federation.client import Client as Client
+    from fedgram.federation.client import Site as Site
+    from fedgram.federation.federated_dataset import FederatedDataset as FederatedDataset
+    from fedgram.federation.federated_dataset import federate as federate
+    from fedgram.federation.method import Method as Method
+    from fedgram.federation.method import create_method as create_method
+    from fedgram.federation.method import find_method as find_method
+    from fedgram.federation.protocol import Federation as Federation
+    from fedgram.federation.step import step as step
+    from fedgram.models.linear import Linear as Linear
+    from fedgram.models.linear import Predictor as Predictor
+    from fedgram.models.linear import predict as predict
+
+_HOME = {
+    "Additive": "fedgram.core.additive",
+    "Client": "fedgram.federation.client",
+    "Dataset": "fedgram.data.sources",
+    "Features": "fedgram.core.samples",
+    "FederatedDataset": "fedgram.federation.federated_dataset",
+    "Federation": "fedgram.federation.protocol",
+    "FedgramError": "fedgram.errors",
+    "Grid": "fedgram.features.grid",
+    "InProcess": "fedgram.engines.in_process",
+    "Labels": "fedgram.core.samples",
+    "Lift": "fedgram.features.lift",
+    "Linear": "fedgram.models.linear",
+    "Method": "fedgram.federation.method",
+    "PartitionPlan": "fedgram.data.plan",
+    "Predictor": "fedgram.models.linear",
+    "Result": "fedgram.experiments.runner",
+    "Samples": "fedgram.core.samples",
+    "Shared": "fedgram.core.shared",
+    "Site": "fedgram.federation.client",
+    "Space": "fedgram.core.samples",
+    "Statistics": "fedgram.core.statistics",
+    "Tally": "fedgram.core.statistics",
+    "Weighted": "fedgram.core.weighted",
+    "create_method": "fedgram.federation.method",
+    "federate": "fedgram.federation.federated_dataset",
+    "find_method": "fedgram.federation.method",
+    "load_dataset": "fedgram.data.sources",
+    "partition": "fedgram.data.partition",
+    "predict": "fedgram.models.linear",
+    "register": "fedgram.core.codec",
+    "run": "fedgram.experiments.runner",
+    "schema_field": "fedgram.core.additive",
+    "step": "fedgram.federation.step",
+}
+
+__all__ = [  # a test compares it with the names above
+    "__version__",
+    *_HOME,
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fedgram")
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedgram' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

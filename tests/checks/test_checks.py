@@ -311,13 +311,15 @@ def test_a_method_that_crashes_breaks_every_law_but_that_of_its_parameters(plant
 OPEN = """
 from dataclasses import dataclass
 
+from fedgram import Method
 from fedgram.methods.afl import AFL
 
 
 @dataclass{settings}
-class Planted:
+class Planted(Method):
     {doc}ridge: float = 100.0
     lift = AFL.lift
+    shared_lift, leaves_samples_out = AFL.shared_lift, AFL.leaves_samples_out
     statistics, fit, personalize = AFL.statistics, AFL.fit, AFL.personalize
 """
 DOC = '"""Planted: a method with one mistake."""\n    '
@@ -344,6 +346,21 @@ def test_a_method_whose_parameters_have_places_is_caught(plant):
 def test_a_method_without_a_docstring_is_caught(plant):
     with pytest.raises(LawError, match="docstring"):
         laws.parameters_are_frozen(create_method(str(loose(plant, doc=""))))
+
+
+UNDECLARED = """
+def sums(self, client, _):
+    return super().statistics(client, _)
+
+def fit(self, federation):
+    yield Linear.of(federation.sum(self.sums), ridge=self.ridge, lift=self.lift)
+"""
+
+
+def test_a_step_that_is_not_declared_is_caught(plant):
+    header = HEADER.replace("import numpy", "from fedgram import Linear\nimport numpy", 1)
+    with pytest.raises(LawError, match="without @step: sums"):
+        laws.steps_are_declared(create_method(str(plant(UNDECLARED, header))))
 
 
 # Laws that do not apply
@@ -375,8 +392,8 @@ UNUSABLE = {
         "found 2",
     ),
     "no dataclass": (
-        "class A:\n    def fit(self, f): ...\n    def personalize(self, c, s): ...",
-        "dataclass",
+        "from fedgram import Method\nclass A(Method):\n    def fit(self, f): ...",
+        "one that is not a dataclass",
     ),
 }
 

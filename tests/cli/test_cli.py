@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,6 +159,19 @@ def test_a_method_in_a_file_of_ones_own_is_run(tmp_path):
     done = cli("run", "-m", tmp_path / "endless.py", *SMALL, "--out", tmp_path / "runs")
     assert done.exit_code == 0
     assert (tmp_path / "runs" / "endless" / "run.json").is_file()
+
+
+def test_a_method_written_by_following_the_contributors_page_is_set_run_and_checked(tmp_path):
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (code,) = [c for c in re.findall("```python\n(.*?)```", page, re.DOTALL) if "Method[" in c]
+    assert set(re.findall("from (fedgram[.a-z_]*) import", code)) == {"fedgram"}
+    (tmp_path / "pulled.py").write_text(code, encoding="utf-8")
+    setting = ("-s", "method.pulled.strength=30")
+    done = cli("run", "-m", tmp_path / "pulled.py", *SMALL, *setting, "--out", tmp_path / "runs")
+    assert done.exit_code == 0, done.output
+    about = json.loads((tmp_path / "runs" / "pulled" / "run.json").read_text(encoding="utf-8"))
+    assert about["parameters"]["strength"] == 30.0
+    assert cli("check", tmp_path / "pulled.py").exit_code == 0
 
 
 # Errors
@@ -322,7 +336,7 @@ def test_what_is_shared_without_a_head_does_not_predict(tmp_path, name):
     assert cli("run", "-m", name, *SMALL, *FEW_ROUNDS, "--out", tmp_path).exit_code == 0
     done = cli("predict", tmp_path / name / "shared.safetensors", "digits")
     assert done.exit_code == 3
-    assert "not a model that predicts" in done.stderr
+    assert "expected a model that predicts" in done.stderr
 
 
 # methods
@@ -387,14 +401,14 @@ def test_what_is_recorded_says_how_to_repeat_it(tmp_path):
 ENDLESS = '''
 from dataclasses import dataclass
 
-from fedgram.models.linear import Linear
-from fedgram.core.statistics import Statistics
+from fedgram import Linear, Method, Statistics, step
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endless:
+class Endless(Method[Linear]):
     """Endless: a round after each round."""
 
+    @step
     def statistics(self, client, _):
         return Statistics.of(client.samples.features, client.samples.labels)
 

@@ -109,5 +109,5 @@ def test_what_is_not_understood_is_answered_with_the_form(source):
 
 
 def test_numbers_are_finite():
-    with pytest.raises(ConfigError, match="a finite number is wanted"):
+    with pytest.raises(ConfigError, match="expected a finite number"):
         read("synthetic:inf,0")

@@ -15,7 +15,8 @@ from fedgram.engines.in_process import InProcess
 from fedgram.errors import ConfigError, DataError, PrivacyError, SolveError
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Client, Site
-from fedgram.federation.protocol import PerClient, traffic
+from fedgram.federation.protocol import traffic
+from fedgram.federation.shared import PerClient
 from fedgram.runtime import flops
 
 

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from fedgram.checks.laws import shortened
 from fedgram.core import codec
 from fedgram.data.plan import PartitionPlan
 from fedgram.data.sources import load_dataset
@@ -27,7 +26,7 @@ def everybody():
 
 def recorded(folder, everybody, name="fedhip", **options):
     record = Record(folder, {"method": name, "parameters": {}, "config": {}})
-    return run(shortened(create_method(name)), everybody, name=name, record=record, **options)
+    return run(create_method(name).shortened(), everybody, name=name, record=record, **options)
 
 
 def lines(path):

@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedgram.checks.laws import shortened
 from fedgram.core import codec
 from fedgram.core.samples import Labels, Samples
 from fedgram.core.statistics import Statistics
@@ -67,7 +66,7 @@ def slow_accuracies(models, members, test):
 
 @pytest.mark.parametrize("name", names())
 def test_accuracies_are_those_of_a_slow_count(name, everybody):
-    result = run(shortened(create_method(name)), everybody)
+    result = run(create_method(name).shortened(), everybody)
     slow = slow_accuracies(result.models, everybody.members, everybody.test)
     assert result.accuracy == pytest.approx({k: float(v) for k, v in slow.items()}, abs=1e-10)
 
@@ -122,7 +121,7 @@ def test_rows_name_each_client_once_in_order(everybody):
 
 @pytest.mark.parametrize("name", names())
 def test_there_is_one_scoring_a_round_and_one_delivery_at_the_end(name, everybody):
-    result = run(shortened(create_method(name)), everybody)
+    result = run(create_method(name).shortened(), everybody)
     phases = [ask.phase for ask in result.asks]
     assert phases.count("score") == result.rounds
     assert phases.count("deliver") == 1

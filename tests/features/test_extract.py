@@ -298,7 +298,7 @@ def test_every_channel_may_have_its_own_mean_and_std(tmp_path):
         ({"std": [0.2, 0.0, 0.2]}, "must not be 0"),
         ({"std": 0}, "must not be 0"),
         ({"mean": [0.5, "gray", 0.5]}, r"mean\[1\] = 'gray'"),
-        ({"layout": "CHW"}, "'NCHW' or 'NHWC' is wanted"),
+        ({"layout": "CHW"}, "expected 'NCHW' or 'NHWC'"),
     ],
 )
 def test_preprocessing_that_makes_no_sense_is_refused(tmp_path, sidecar, message):

@@ -80,13 +80,11 @@ def test_an_unknown_method_is_refused(name):
 OWN = '''
 from dataclasses import dataclass
 
-from fedgram.features.lift import Lift
-from fedgram.models.linear import Linear
-from fedgram.core.statistics import Statistics
+from fedgram import Lift, Linear, Method, Statistics, step
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mine:
+class Mine(Method[Linear]):
     """Mine: a method in a file of its own.
 
     Parameters
@@ -100,6 +98,7 @@ class Mine:
     ridge: float = 100.0
     lift: Lift = Lift()
 
+    @step
     def statistics(self, client, _):
         return Statistics.of(self.lift(client.samples.features), client.samples.labels)
 
@@ -158,7 +157,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
     ("text", "found"),
     [
         ("", 0),
-        ("class Plain:\n    def fit(self): ...\n    def personalize(self): ...\n", 1),
+        ("from fedgram import Method\nclass Plain(Method): ...\n", "one that is not"),
         (OWN + OWN.replace("class Mine", "class Yours"), 2),
         ("from fedgram.methods.afl import AFL\n", 0),
     ],
@@ -166,5 +165,5 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 def test_a_file_without_exactly_one_dataclass_is_refused(tmp_path, text, found):
     path = tmp_path / "mine.py"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=f"holds one dataclass.*found {found}"):
+    with pytest.raises(ConfigError, match=f"expected one dataclass.*found {found}"):
         find_method(str(path))

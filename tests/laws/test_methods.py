@@ -18,12 +18,12 @@ from threadpoolctl import threadpool_limits
 from fedgram.checks import laws  # a law is called test_...: imported by name it would be collected
 from fedgram.checks.federations import federated, partitioned, trainable
 from fedgram.core import codec
+from fedgram.core.shared import part_for
 from fedgram.engines.in_process import InProcess
 from fedgram.errors import PrivacyError
 from fedgram.experiments.runner import run
 from fedgram.features.lift import Lift
 from fedgram.federation.method import create_method, find_method, names
-from fedgram.federation.protocol import part_for
 from fedgram.methods import auto
 
 METHODS = names()
@@ -37,7 +37,7 @@ WIDE = 512  # below about this width many wrong programs pass
 
 def short(name, settings=None, *, search=False):
     """A method with few rounds."""
-    return laws.shortened(create_method(name, settings or {}), search=search)
+    return create_method(name, settings or {}).shortened(search=search)
 
 
 @pytest.fixture(autouse=True)

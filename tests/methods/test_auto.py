@@ -18,7 +18,7 @@ from fedgram.core import codec
 from fedgram.core.gcv import resolved
 from fedgram.errors import ConfigError
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import tuned_settings
+from fedgram.federation.shared import tuned_settings
 from fedgram.methods import auto
 from fedgram.methods._pooling import SOFT_SCALES, STRENGTHS, Question, trials
 from fedgram.selection.candidates import SCALES, settings_for
@@ -128,7 +128,7 @@ def question(parts, method, folds_=5):
 
 
 def answered(method, samples, asked, *, counted=True):
-    state = {"counted": True, "lifted": True} if counted else {}
+    state = {"in_total": True, "lifted": True} if counted else {}
     client = Client(id="a", train=samples, valid=samples.take([]), state=state)
     return client, method.left_out(client, asked)
 
@@ -189,7 +189,7 @@ def test_squared_models_are_judged_by_their_left_out_scores(counted):
         np.testing.assert_allclose(ours, scores, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("heard", "missed"), [("counted", 1), ("lifted", 0)])
+@pytest.mark.parametrize(("heard", "missed"), [("in_total", 1), ("lifted", 0)])
 def test_who_missed_one_of_two_sums_is_taken_out_of_the_other_only(heard, missed):
     mine, others = trainable().take(slice(0, 10)), trainable().take(slice(100, 200))
     method = create_method("auto")

@@ -403,7 +403,7 @@ def test_a_total_is_no_model_however_deep(tmp_path):
         main, ["predict", str(tmp_path / "shared.safetensors"), str(tmp_path / "new.npz")]
     )
     assert done.exit_code == 3
-    assert "holds a ResidualModel, not a model that predicts" in done.stderr
+    assert "expected a model that predicts" in done.stderr
 
 
 @pytest.mark.parametrize("kind", [DeepAFL, DeepAFLAPFL, DeepAFLFedHiP])

@@ -15,10 +15,10 @@ from fedgram import Grid, Lift, PartitionPlan, federate, load_dataset
 from fedgram.checks.federations import digits, federated, trainable
 from fedgram.checks.federations import partitioned as digits_dealt
 from fedgram.core import codec
+from fedgram.core.shared import provenance
 from fedgram.engines.in_process import InProcess
 from fedgram.errors import ConfigError, SolveError
 from fedgram.experiments.runner import run
-from fedgram.federation.protocol import provenance
 from fedgram.methods.afl import AFL
 from fedgram.methods.logistic import Logistic
 from fedgram.softmax import fit
@@ -197,7 +197,7 @@ from fedgram import Grid, Labels, Samples, Site
 from fedgram.core import codec
 from fedgram.checks.federations import digits
 from fedgram.engines.in_process import InProcess
-from fedgram.federation.protocol import provenance
+from fedgram.core.shared import provenance
 from fedgram.methods.logistic import Logistic
 
 rng = np.random.default_rng(0)

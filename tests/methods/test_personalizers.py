@@ -12,7 +12,7 @@ from fedgram.checks.federations import partitioned as digits_dealt
 from fedgram.core import codec
 from fedgram.errors import ConfigError, MismatchError
 from fedgram.experiments.scores import Metrics
-from fedgram.federation.protocol import tuned_settings
+from fedgram.federation.shared import tuned_settings
 from fedgram.methods import closed_pfedme, intercept
 from fedgram.selection.class_prior import TEMPERATURES, class_counts, left_out_log_odds, log_odds
 from fedgram.selection.leave_one_out import STRENGTHS

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedgram import InProcess
-from fedgram.federation.protocol import part_for
+from fedgram.core.shared import part_for
 
 FEDERATIONS = [
     (1, "chance"),

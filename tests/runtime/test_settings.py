@@ -109,7 +109,9 @@ def test_a_word_besides_a_type_is_named_too():
 
 def test_lists_are_taken_item_by_item():
     assert built(mean=[0, 0.5]).mean == (0.0, 0.5)
-    assert refused(mean=[0.5, "gray"]).startswith("table.mean[1] = 'gray': a finite number")
+    assert refused(mean=[0.5, "gray"]).startswith(
+        "table.mean[1] = 'gray': expected a finite number"
+    )
     assert "a finite number or a list" in refused(mean="gray")
 
 
@@ -147,12 +149,32 @@ def test_lists_become_tuples_of_the_wanted_types():
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("words", "a", "table.words = 'a': a list is wanted"),
-        ("words", ["a", 3], "table.words[1] = 3: a text is wanted"),
-        ("ends", [1, 2, 3], "table.ends = [1, 2, 3]: a list of 2 is wanted"),
-        ("ends", [1, float("nan")], "table.ends[1] = nan: a finite number is wanted"),
-        ("ends", 3, "table.ends = 3: a list of 2 is wanted"),
+        ("words", "a", "table.words = 'a': expected a list"),
+        ("words", ["a", 3], "table.words[1] = 3: expected a text"),
+        ("ends", [1, 2, 3], "table.ends = [1, 2, 3]: expected a list of 2"),
+        ("ends", [1, float("nan")], "table.ends[1] = nan: expected a finite number"),
+        ("ends", 3, "table.ends = 3: expected a list of 2"),
     ],
 )
 def test_lists_of_other_lengths_or_types_are_refused(key, value, message):
     assert refused(**{key: value}) == message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streams:
+    first: Inner = field(default_factory=Inner)
+    second: Inner = field(default_factory=lambda: Inner(width=5, name="tanh"))
+
+
+def test_a_part_of_a_nested_table_keeps_the_rest_of_the_fields_own_default():
+    found = build(Streams, {"second": {"width": 64}}, "table")
+    assert found.second == Inner(width=64, name="tanh")
+    assert found.first == Inner()
+
+
+def test_the_second_stream_of_apfl_keeps_its_seed():
+    from fedgram import create_method
+
+    method = create_method("apfl", {"refinement": {"width": 64}})
+    assert (method.refinement.width, method.refinement.seed) == (64, 1)
+    assert method.primary.seed == 0

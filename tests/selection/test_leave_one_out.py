@@ -9,7 +9,7 @@ from fedgram.checks.federations import federated, trainable
 from fedgram.checks.federations import partitioned as digits_dealt
 from fedgram.errors import SolveError
 from fedgram.experiments.scores import Metrics
-from fedgram.federation.protocol import tuned_settings
+from fedgram.federation.shared import tuned_settings
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import (
     ALPHAS,

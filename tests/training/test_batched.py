@@ -17,7 +17,7 @@ from fedgram.engines import in_process
 from fedgram.errors import DataError
 from fedgram.experiments.runner import run
 from fedgram.federation.method import create_method, find_method, names
-from fedgram.federation.protocol import step_name
+from fedgram.federation.step import step_name
 from fedgram.models.mlp import MLP
 from fedgram.training import descent
 from fedgram.training.batched import batched_step

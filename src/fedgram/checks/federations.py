@@ -17,7 +17,8 @@ from fedgram.engines.in_process import InProcess
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Site
 from fedgram.federation.federated_dataset import FederatedDataset, federate
-from fedgram.federation.protocol import Reply, Step, Total
+from fedgram.federation.protocol import Total
+from fedgram.federation.step import Reply, Step
 
 
 @functools.cache

@@ -20,13 +20,15 @@ from fedgram.checks.federations import (
     trainable,
 )
 from fedgram.core import codec
+from fedgram.core.shared import provenance
 from fedgram.engines.in_process import InProcess
 from fedgram.errors import FedgramError, LawError
 from fedgram.experiments.runner import Result, run
 from fedgram.federation.client import Client, Site
 from fedgram.federation.federated_dataset import FederatedDataset
 from fedgram.federation.method import Method
-from fedgram.federation.protocol import provenance, tuned_settings
+from fedgram.federation.shared import tuned_settings
+from fedgram.federation.step import declared_steps
 
 REPARTITIONS = tuple((p, k) for p in ("iid", "dirichlet", "shards") for k in (1, 7, 40))
 
@@ -40,7 +42,7 @@ class Finding:
     detail: str = ""
 
 
-def check(method: Method) -> Iterator[Finding]:
+def check(method: Method[Any]) -> Iterator[Finding]:
     """Try every law on a method.
 
     Examples
@@ -50,7 +52,7 @@ def check(method: Method) -> Iterator[Finding]:
     {'kept'}
     """
     solved: bool | None = None
-    whole, method = method, shortened(method, search=False)
+    whole, method = method, method.shortened(search=False)
     for law in LAWS:
         name = law.__name__.replace("_", " ")
         try:
@@ -60,7 +62,7 @@ def check(method: Method) -> Iterator[Finding]:
                 yield Finding(law=name, outcome="does not apply")
                 continue
             # A search for a rate takes most of the time, and is where test data could come in.
-            law(shortened(whole) if law is test_data_do_not_matter else method)
+            law(whole.shortened() if law is test_data_do_not_matter else method)
         except Exception as error:
             first = str(error).split("\n", 1)[0]
             kind = "" if isinstance(error, FedgramError) else f"{type(error).__name__}: "
@@ -69,25 +71,25 @@ def check(method: Method) -> Iterator[Finding]:
             yield Finding(law=name, outcome="kept")
 
 
-def stands_on_totals(method: Method) -> bool:
+def stands_on_totals(method: Method[Any]) -> bool:
     """Whether what is shared was solved from a sum and knows it, so that its digest is promised.
 
     Settings chosen by leaving samples out depend on who has which.
     """
-    shared = run(shortened(method, search=False), partitioned(clients=3)).shared
+    shared = run(method.shortened(search=False), partitioned(clients=3)).shared
     knows = shared is not None and provenance(shared) != codec.digest(shared)
     chosen = tuned_settings(shared)
     return knows and (chosen is None or chosen.invariant)
 
 
-def same_seed_same_bytes(method: Method) -> None:
+def same_seed_same_bytes(method: Method[Any]) -> None:
     """Two runs of the same method in one process end with the same bytes."""
     _demand(
         _outcome(method, partitioned()) == _outcome(method, partitioned()), "a second run differs"
     )
 
 
-def order_of_clients_and_number_of_workers_do_not_matter(method: Method) -> None:
+def order_of_clients_and_number_of_workers_do_not_matter(method: Method[Any]) -> None:
     """The order in which sites are given, and how many compute at a time, change nothing."""
     expected, turned = _outcome(method, partitioned()), partitioned()
     turned = replace(turned, members=turned.members[3:] + turned.members[2::-1])
@@ -96,7 +98,7 @@ def order_of_clients_and_number_of_workers_do_not_matter(method: Method) -> None
         _demand(same, f"another order with {workers} workers differs")
 
 
-def personalizing_changes_nothing(method: Method) -> None:
+def personalizing_changes_nothing(method: Method[Any]) -> None:
     """Personalizing leaves state and what is shared alone, and can be repeated."""
     everybody = partitioned()
     engine = InProcess(everybody.members)
@@ -111,14 +113,14 @@ def personalizing_changes_nothing(method: Method) -> None:
     _demand(first == again, "personalizing again gives another model")
 
 
-def test_data_do_not_matter(method: Method) -> None:
+def test_data_do_not_matter(method: Method[Any]) -> None:
     """Other test samples change neither what is shared nor any model."""
     honest = partitioned(holdout_clients=2)
     same = _outcome(method, poisoned(honest)) == _outcome(method, honest)
     _demand(same, "other test data give other models: the method has seen them")
 
 
-def tiny_and_one_sided_clients_work(method: Method) -> None:
+def tiny_and_one_sided_clients_work(method: Method[Any]) -> None:
     """A client of one sample, of one class, or without some class gets a usable model."""
     everything, codes = trainable(), trainable().labels.codes
     parts = {
@@ -131,7 +133,7 @@ def tiny_and_one_sided_clients_work(method: Method) -> None:
         _demand(_usable(result, client), f"client {client} has no usable model")
 
 
-def late_clients_get_a_model_and_change_nobody_elses(method: Method) -> None:
+def late_clients_get_a_model_and_change_nobody_elses(method: Method[Any]) -> None:
     """A client that was not in training, with empty state, works and leaves the others alone."""
     everything = trainable()
     parts = {name: everything.take(slice(k, None, 4)) for k, name in enumerate("abcd")}
@@ -142,7 +144,7 @@ def late_clients_get_a_model_and_change_nobody_elses(method: Method) -> None:
     _demand(same, "a client that took no part changed the others' models")
 
 
-def parameters_are_frozen(method: Method) -> None:
+def parameters_are_frozen(method: Method[Any]) -> None:
     """A method is a frozen, keyword-only dataclass with a docstring."""
     kind = type(method)
     settings = getattr(kind, "__dataclass_params__", None)
@@ -154,7 +156,14 @@ def parameters_are_frozen(method: Method) -> None:
     _demand(bool(doc) and not doc.startswith(f"{kind.__name__}("), "the method has no docstring")
 
 
-def any_partition_gives_the_same_totals(method: Method) -> None:
+def steps_are_declared(method: Method[Any]) -> None:
+    """Every step that `fit` asks for is declared with `@step`: a site runs no other."""
+    asked = {ask.step for ask in run(method, partitioned(clients=3)).asks if ask.phase == "train"}
+    missing = asked - set(declared_steps(type(method)))
+    _demand(not missing, f"without @step: {', '.join(sorted(missing))}")
+
+
+def any_partition_gives_the_same_totals(method: Method[Any]) -> None:
     """However the same samples are spread, the shared digest is the same."""
     found = {
         run(method, partitioned(partition=partition, clients=clients)).shared_digest
@@ -163,7 +172,7 @@ def any_partition_gives_the_same_totals(method: Method) -> None:
     _demand(len(found) == 1, f"{len(found)} different digests over {len(REPARTITIONS)} partitions")
 
 
-def order_of_replies_does_not_matter(method: Method) -> None:
+def order_of_replies_does_not_matter(method: Method[Any]) -> None:
     """Replies that come in the opposite order change nothing."""
     outcomes = []
     for backwards in (False, True):
@@ -173,7 +182,7 @@ def order_of_replies_does_not_matter(method: Method) -> None:
     _demand(outcomes[0] == outcomes[1], "the opposite order of replies differs")
 
 
-def rest_may_be_spread_in_any_way(method: Method) -> None:
+def rest_may_be_spread_in_any_way(method: Method[Any]) -> None:
     """A client's own model depends on its own samples and on the sum of the others'."""
     everything = trainable()
     own, rest = everything.take(slice(0, 60)), np.arange(60, len(everything))
@@ -187,13 +196,14 @@ def rest_may_be_spread_in_any_way(method: Method) -> None:
     _demand(len(found) == 1, f"{len(found)} different models of a client whose own data are fixed")
 
 
-SOLVED_LAWS: tuple[Callable[[Method], None], ...] = (
+SOLVED_LAWS: tuple[Callable[[Method[Any]], None], ...] = (
     any_partition_gives_the_same_totals,
     order_of_replies_does_not_matter,
     rest_may_be_spread_in_any_way,
 )
-LAWS: tuple[Callable[[Method], None], ...] = (
+LAWS: tuple[Callable[[Method[Any]], None], ...] = (
     parameters_are_frozen,
+    steps_are_declared,
     same_seed_same_bytes,
     order_of_clients_and_number_of_workers_do_not_matter,
     personalizing_changes_nothing,
@@ -204,29 +214,14 @@ LAWS: tuple[Callable[[Method], None], ...] = (
 )
 
 
-def shortened(method: Method, *, search: bool = True) -> Method:
-    """Return a method with two rounds, or one narrow block: a law holds for any number.
-
-    Without `search`, a rate that would be searched for is given.
-    """
-    settings: dict[str, Any] = {
-        name: min(most, getattr(method, name))
-        for name, most in (("rounds", 2), ("pilot", 1), ("blocks", 1), ("width", 16))
-        if hasattr(method, name)
-    }
-    if not search and getattr(method, "rate", None) == "auto":
-        settings["rate"] = 0.1
-    return replace(method, **settings) if settings else method  # type: ignore[type-var]
-
-
-def _outcome(method: Method, everybody: FederatedDataset, **options: Any) -> Any:
+def _outcome(method: Method[Any], everybody: FederatedDataset, **options: Any) -> Any:
     """Return all bytes that a run ends with, as digests."""
     result = run(method, everybody, **options)
     models = {client: codec.digest(model) for client, model in result.models.items()}
     return result.shared_digest, result.model_digest, models
 
 
-def _personal(method: Method, engine: InProcess, shared: Any) -> dict[str, str]:
+def _personal(method: Method[Any], engine: InProcess, shared: Any) -> dict[str, str]:
     """Return the digest of every client's model."""
 
     def step(_: Site, client: Client, part: Any) -> str:

@@ -22,7 +22,7 @@ STYLES = {"kept": "green", "broken": "bold red", "does not apply": "dim"}
 @click.option("--all", "everything", is_flag=True, help="Check every method of fedgram.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(methods: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Try the public laws on methods, by name or as a file of your own.
+    """Check the laws of methods, by name or in a file of your own.
 
     Example: fedgram check afl path/to/mine.py
     """

@@ -63,7 +63,7 @@ def features(
     skip_broken: bool,
     overrides: tuple[str, ...],
 ) -> None:
-    """Run a frozen backbone once and write its features, ready for 'fedgram run'.
+    """Run a frozen backbone once and write its features.
 
     SOURCE is a folder of images (class/image, client/class/image or train/class/image), a table
     (.csv, .jsonl, .parquet), an .npz or .safetensors file, a folder of MNIST or CIFAR files, or a

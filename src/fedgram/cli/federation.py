@@ -37,7 +37,7 @@ folder_argument = click.argument("folder", metavar="DIR", type=FOLDER)
 
 @main.group()
 def federation() -> None:
-    """Carry a federation between real sites, by Flower."""
+    """Run a federation across real sites with Flower."""
 
 
 @federation.command()

@@ -59,7 +59,7 @@ def contribute(
     """
     settings = configuration.load(None, overrides, [name])
     samples = site_samples(data, settings.grid)
-    step = getattr(settings.make(name), "statistics", None)
+    step = settings.make(name).statistics_step()
     if step is None:
         raise ConfigError(f"method {name!r} sends no statistics; use afl, fedhip or apfl")
     statistics: Statistics = step(Client(id=client, train=samples, valid=samples.take([])), None)
@@ -81,7 +81,7 @@ def site_samples(source: str, grid: Grid) -> Samples:
 
 @main.group()
 def ledger() -> None:
-    """Keep the account of who is in the total."""
+    """Manage the ledger of contributions."""
 
 
 @ledger.command()

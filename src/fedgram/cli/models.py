@@ -17,6 +17,7 @@ from fedgram.cli.root import main
 from fedgram.cli.schema import require_table
 from fedgram.core import codec
 from fedgram.core.samples import Features, Floats, Space
+from fedgram.core.shared import Shared, part_for
 from fedgram.data.sources import Dataset, Vectors, load_vectors
 from fedgram.data.tabular.reader import is_table, read_tables
 from fedgram.data.tabular.schema import BACKBONE, Schema
@@ -26,19 +27,9 @@ from fedgram.features.grid import Grid
 from fedgram.features.tabular import vectors as table_vectors
 from fedgram.federation.client import Client
 from fedgram.federation.federated_dataset import gridded
-from fedgram.federation.method import Published
-from fedgram.federation.protocol import PerClient, Tuned, part_for
-from fedgram.layerwise.personal import PulledNetwork
-from fedgram.layerwise.solver import SolvedNetwork
-from fedgram.methods._residual_blocks import ResidualModel
-from fedgram.methods.logistic import SoftmaxHead
-from fedgram.models.linear import Blend, ClassMasked, Linear, Shifted
-from fedgram.models.mlp import TrainedModel
+from fedgram.federation.shared import Published
 from fedgram.runtime import files
-from fedgram.selection.normal_equations import NormalEquations
 from fedgram.selection.pool import LogLinear
-from fedgram.softmax.sums import IntegerHead
-from fedgram.training.loop import RoundModel
 
 
 @main.command()
@@ -50,7 +41,7 @@ from fedgram.training.loop import RoundModel
 def personalize(
     shared: Path, data: str, out: Path, name: str | None, overrides: tuple[str, ...]
 ) -> None:
-    """Solve this site's own model from what is shared and its own samples.
+    """Make this site's own model from a shared file and its samples.
 
     Method and parameters are those that SHARED was made with; -s changes a parameter for this site.
 
@@ -66,36 +57,14 @@ def personalize(
         raise ConfigError(f"{shared}: was made by {published.method}, not {name}; leave out -m")
     changes = configuration.load(None, overrides, [published.method]).method
     method = published.make(changes.get(published.method, {}))
-    agreed = agreement(published.shared)
-    if agreed is None:
+    common: Any = published.shared
+    if not isinstance(published.shared, Shared):
         raise DataError(f"{shared}: {published.method} shares nothing to start from; use another")
-    space, classes = agreed
-    samples = site_samples(data, Grid.of(space))
-    samples = replace(samples, labels=samples.labels.relabel(classes))
+    samples = site_samples(data, Grid.of(common.space))
+    samples = replace(samples, labels=samples.labels.relabel(common.classes))
     site = Client(id="site", train=samples, valid=samples.take([]))
-    codec.save(out, method.personalize(site, part_for(published.shared, site.id)))
+    codec.save(out, method.personalize(site, part_for(common, site.id)))
     click.echo(f"{out}: a personal model from {len(samples)} samples")
-
-
-def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
-    """Return the space and the class list that a shared result lives in."""
-    if isinstance(shared, PerClient):
-        return agreement(shared.common)
-    if isinstance(shared, Tuned):
-        return agreement(shared.shared)
-    if isinstance(shared, NormalEquations):
-        return shared.total.space, shared.total.classes
-    if isinstance(shared, RoundModel):
-        return agreement(shared.network)
-    if isinstance(shared, PulledNetwork):
-        return agreement(shared.model)
-    if isinstance(shared, ResidualModel):
-        above = agreement(shared.model)
-        return above and (shared.space, above[1])
-    if isinstance(shared, SoftmaxHead):
-        return agreement(shared.head)
-    space, classes = getattr(shared, "space", None), getattr(shared, "classes", None)
-    return None if space is None or classes is None else (space, classes)
 
 
 @main.command()
@@ -104,7 +73,7 @@ def agreement(shared: Any) -> tuple[Space, tuple[str, ...]] | None:
 @click.option("-o", "--out", type=PATH, help="File to write (.csv or .json); else to the screen.")
 @click.option("--schema", type=PATH, help="What the columns of DATA mean, if it is a table.")
 def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> None:
-    """Predict classes with scores: a line per sample.
+    """Predict classes with scores, one line per sample.
 
     DATA is an .npz, .safetensors or .csv file of feature vectors; with --schema, a table of the
     columns that the schema declares.
@@ -115,21 +84,11 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
     if suffix not in (".csv", ".json"):
         raise DataError(f"{out}: predictions are written as .csv or .json")
     head = codec.load(model)
-    if isinstance(head, Published):
-        head = head.shared  # a shared head predicts too
-    if isinstance(head, Tuned):
-        head = head.shared
-    if isinstance(head, RoundModel):
-        head = head.network
-    if isinstance(head, PulledNetwork):
-        head = head.model
-    if isinstance(head, SoftmaxHead):
-        head = head.head
-    if isinstance(head, IntegerHead):
-        head = head.linear()
-    if not _predicts(head):
+    if isinstance(head, Published | Shared):
+        head = head.predictor()
+    if not (callable(head) and hasattr(head, "space") and hasattr(head, "classes")):
         raise DataError(
-            f"{model}: holds a {type(head).__name__}, not a model that predicts; use what "
+            f"{model}: expected a model that predicts, got {_described(head)}; use what "
             "'fedgram personalize' wrote"
         )
     features = _on_grid(head.space, _vectors(head.space, data, schema), data)
@@ -162,13 +121,8 @@ def _vectors(space: Space, source: str, schema: Path | None) -> Vectors:
     return found
 
 
-def _predicts(head: Any) -> bool:
-    """Whether this is a model, with nothing missing."""
-    if isinstance(head, ResidualModel):
-        return _predicts(head.model)
-    if isinstance(head, TrainedModel):  # where heads are personal, what is shared has none
-        return len(head.theta) == head.shape.size
-    return isinstance(head, Linear | Blend | ClassMasked | Shifted | SolvedNetwork | LogLinear)
+def _described(value: Any) -> str:
+    return "a shared result without a model of its own" if value is None else type(value).__name__
 
 
 def _on_grid(space: Space, vectors: Vectors, source: str) -> Features:

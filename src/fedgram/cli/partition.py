@@ -36,8 +36,9 @@ MOST_ROWS = 30  # clients that are listed one by one
 def partition_command(
     source: str | None, overrides: tuple[str, ...], out: Path | None, as_json: bool
 ) -> None:
-    """Show who would get how many samples of which class, without running anything.
+    """Show each client's number of samples of each class.
 
+    Nothing is run.
     SOURCE is a feature file, digits, or a .toml file of settings as for 'fedgram run'.
 
     Example: fedgram partition digits -s data.partition=shards -s data.clients=10 -o shards.svg

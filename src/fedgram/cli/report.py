@@ -19,7 +19,7 @@ PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("-o", "--out", type=PATH, default=Path("report.html"), show_default=True)
 @click.option("--title", help="What stands above it all.")
 def report(folders: tuple[Path, ...], out: Path, title: str | None) -> None:
-    """Write recorded runs as one HTML page that opens anywhere.
+    """Write recorded runs as one HTML page.
 
     Runs that differ in their seeds alone become one row, with mean and standard deviation.
 

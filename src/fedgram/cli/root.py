@@ -1,16 +1,50 @@
-"""The command group: one-line errors and documented exit codes."""
+"""The command group: commands loaded when they are used, one-line errors, exit codes."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import click
 
 from fedgram.errors import FedgramError, MemoryLimitError
 
+# The module of each command and its line in --help: neither needs an import to be listed.
+COMMANDS = {
+    "check": ("check", "Check the laws of methods, by name or in a file of your own."),
+    "compare": ("run", "Show recorded runs side by side."),
+    "contribute": ("ledger", "Write this site's sums to a file that may leave the site."),
+    "features": ("features", "Run a frozen backbone once and write its features."),
+    "federation": ("membership", "Run a federation across real sites with Flower."),
+    "ledger": ("ledger", "Manage the ledger of contributions."),
+    "methods": ("run", "List the methods with their settings and defaults."),
+    "partition": ("partition", "Show each client's number of samples of each class."),
+    "personalize": ("models", "Make this site's own model from a shared file and its samples."),
+    "predict": ("models", "Predict classes with scores, one line per sample."),
+    "report": ("report", "Write recorded runs as one HTML page."),
+    "run": ("run", "Run methods on a federation and print their accuracy."),
+    "schema": ("schema", "Agree on the meaning of the columns of tables."),
+    "study": ("study", "Run data sets x partitions x clients x seeds x methods; write tables."),
+}
+ALIASES = {"table": "study"}  # former names: they work, and are not listed
+
 
 class Commands(click.Group):
-    """Print fedgram's own errors in one line and end with their exit code."""
+    """Load commands when they are used; print fedgram's own errors in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name in COMMANDS:
+            importlib.import_module(f"fedgram.cli.{COMMANDS[name][0]}")
+        return super().get_command(ctx, name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

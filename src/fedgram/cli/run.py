@@ -37,7 +37,7 @@ def run(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Run methods on a federation and print what they reach.
+    """Run methods on a federation and print their accuracy.
 
     Without arguments: the embedded digits, 20 clients with Dirichlet 0.1 label skew, and the
     methods local, afl, fedhip, apfl and auto.
@@ -51,7 +51,7 @@ def run(
     with progress(shown=not as_json) as follow:
         for name in settings.methods:
             record = Record(out / Path(name).stem if out else None, settings.about(name))
-            on_reply, on_round = follow(name, getattr(settings.make(name), "rounds", 1))
+            on_reply, on_round = follow(name, settings.make(name).number_of_rounds())
             result = settings.run(
                 name, everybody, record=record, on_reply=on_reply, on_round=on_round
             )
@@ -69,7 +69,7 @@ def run(
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a text.")
 def methods(as_json: bool) -> None:
-    """List the methods with their parameters and defaults."""
+    """List the methods with their settings and defaults."""
     listed: list[dict[str, Any]] = []
     for name in methods_module.names():
         kind = methods_module.find_method(name)

@@ -71,7 +71,7 @@ def require_table(source: str) -> Path:
 
 @main.group()
 def schema() -> None:
-    """Agree on what the columns of tables mean."""
+    """Agree on the meaning of the columns of tables."""
 
 
 @schema.command()

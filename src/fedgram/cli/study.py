@@ -23,7 +23,7 @@ from fedgram.report.charts.curves import Axis, curves, sensitivity
 from fedgram.runtime import files
 
 
-@main.command()
+@main.command("study")
 @click.argument("name", required=False, metavar="[TABLE.toml|PRESET]")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the table.")
 @click.option("--source", "sources", multiple=True, metavar="[NAME=]FILE", help="Data to use.")
@@ -36,7 +36,7 @@ from fedgram.runtime import files
 @click.option("--print", "printed", is_flag=True, help="Print the preset's TOML, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
-def table(
+def study(
     context: click.Context,
     name: str | None,
     out: Path | None,
@@ -48,14 +48,14 @@ def table(
     printed: bool,
     as_json: bool,
 ) -> None:
-    """Make a table: data sets x partitions x client numbers x seeds x methods.
+    """Run data sets x partitions x clients x seeds x methods; write tables.
 
     TABLE.toml is a file of yours or the name of a preset; without it the presets are listed. Runs
     are recorded in the folder (tables/NAME unless -o names another), finished ones are not run
     again, and table.txt, .md, .csv, .tex and .json are written anew after every run, figures at the
     end. A table that was interrupted or killed goes on with the same command.
 
-    Example: fedgram table lambda-ablation --source CIFAR-100=cifar100.npz -o tables/lambda
+    Example: fedgram study lambda-ablation --source CIFAR-100=cifar100.npz -o tables/lambda
     """
     if name is None:
         click.echo("\n".join(presets()))

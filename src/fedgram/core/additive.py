@@ -13,7 +13,17 @@ from fedgram.errors import MismatchError
 
 
 def schema_field(**kwargs: Any) -> Any:
-    """Declare a field of an `Additive` that both sides must agree on and that is not summed."""
+    """Declare a field of an `Additive` that both sides must agree on and that is not summed.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+    ... class Sum(Additive):
+    ...     total: int = 0
+    ...     unit: str = schema_field(default="")
+    >>> Sum(total=1, unit="mg") + Sum(total=2, unit="mg")
+    Sum(total=3, unit='mg')
+    """
     return dataclasses.field(metadata={"agreed": True}, **kwargs)
 
 

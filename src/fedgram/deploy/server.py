@@ -88,7 +88,7 @@ class _Run:
     """One method on the sites that are there."""
 
     name: str
-    method: Method
+    method: Method[Any]
     config: Config
     federation: FederationRules
     course: RunState
@@ -135,7 +135,7 @@ class _Run:
             run=self.course.runs[self.name],
             seed=self.config.engine.seed,
             method=self.name,
-            settings=asdict(self.method),  # type: ignore[call-overload]
+            settings=self.method.settings(),
             grid=plain_grid(self.config.grid),
             secure=self.config.engine.secure,
             metrics=replace(self.config.metrics, whole=False),

@@ -59,7 +59,7 @@ def withdraw(site: SiteFolder, method: str) -> Withdrawal:
             f"{settings.name}: the samples are others than those that were contributed; restore "
             "them, or ask the server to forget this site and to sum again"
         )
-    step = getattr(create_method(method, card["settings"]), "statistics", None)
+    step = create_method(method, card["settings"]).statistics_step()
     if step is None:
         raise ConfigError(f"method {method!r} sends no statistics")
     client = Client(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedgram.core import codec
+from fedgram.core.shared import part_for
 from fedgram.engines.protocol import (
     DROPOUT,
     SCORING,
@@ -23,7 +24,8 @@ from fedgram.engines.protocol import (
 )
 from fedgram.errors import ConfigError, DataError, at_client
 from fedgram.federation.client import Client, Site
-from fedgram.federation.protocol import Exchange, Phase, Reply, Step, Total, part_for, step_name
+from fedgram.federation.protocol import Exchange, Phase, Total
+from fedgram.federation.step import Reply, Step, step_name
 from fedgram.runtime import flops
 
 Item = TypeVar("Item")

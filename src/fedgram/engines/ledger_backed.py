@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError, PrivacyError
-from fedgram.federation.method import Method, Published, shared_digest
-from fedgram.federation.protocol import Reply, Step, Total, step_name
+from fedgram.federation.method import Method, shared_digest
+from fedgram.federation.protocol import Total
+from fedgram.federation.shared import Published
+from fedgram.federation.step import Reply, Step, step_name
 from fedgram.ledger.ledger import Ledger
 from fedgram.runtime import files
 
@@ -67,14 +68,14 @@ class Ledgered:
         )
 
 
-def publish(ledger: Ledger, name: str, method: Method, out: Path) -> dict[str, Any]:
+def publish(ledger: Ledger, name: str, method: Method[Any], out: Path) -> dict[str, Any]:
     """Solve a ledger's total with a method, write what is shared, and record that it was made."""
     total = ledger.total
     shared = next(iter(method.fit(Ledgered(total, ledger.members))))
     digest = shared_digest(method, shared)
     if digest is None:
         raise ConfigError(f"method {name!r} shares nothing; use afl, fedhip or apfl")
-    settings = asdict(method)  # type: ignore[call-overload]
+    settings = method.settings()
     published = Published(method=name, settings=settings, shared=shared)
     with files.staged(out, codec.encode(published)):  # both or neither
         ledger.publish(shared_digest=digest, model=str(out), total_digest=total.digest())

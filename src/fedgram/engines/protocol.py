@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedgram.errors import ConfigError, PrivacyError
-from fedgram.federation.protocol import Exchange, Federation, step_name
+from fedgram.federation.protocol import Exchange, Federation
 from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
+from fedgram.federation.step import step_name
 
 SCORING = 0  # asks are numbered from 1: scoring, however often, changes nothing in training
 SERVER, DROPOUT = 0x5E, 0xD0  # set the server's randomness apart from any client's

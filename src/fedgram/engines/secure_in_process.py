@@ -9,7 +9,8 @@ from fedgram.core import codec
 from fedgram.engines.in_process import InProcess, with_flops
 from fedgram.errors import ConfigError
 from fedgram.federation.client import Site
-from fedgram.federation.protocol import Step, Total, step_name
+from fedgram.federation.protocol import Total
+from fedgram.federation.step import Step, step_name
 from fedgram.secure.messages import Masked, SealedShares, Signer
 from fedgram.secure.party import Party
 from fedgram.secure.server import TWO_THIRDS, Server

@@ -14,7 +14,14 @@ from fedgram.experiments.record import Record
 from fedgram.experiments.runner import Result, ScoringSchedule, run
 from fedgram.features.grid import Grid
 from fedgram.federation.federated_dataset import FederatedDataset
-from fedgram.federation.method import Method, create_method, find_method, names, parameters
+from fedgram.federation.method import (
+    Method,
+    create_method,
+    find_method,
+    method_name,
+    names,
+    parameters,
+)
 from fedgram.federation.scoring import Metrics
 from fedgram.runtime.settings import build, propose
 
@@ -87,7 +94,7 @@ class Config:
     every: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def make(self, name: str) -> Method:
+    def make(self, name: str) -> Method[Any]:
         """Return the method of this name with its settings, and those of every method."""
         has = {parameter.name for parameter in parameters(find_method(name))}
         common = {key: value for key, value in self.every.items() if key in has}
@@ -95,7 +102,7 @@ class Config:
 
     def about(self, name: str) -> dict[str, Any]:
         """Return what the record of a run of this method says of it."""
-        parameters = asdict(self.make(name))  # type: ignore[call-overload]
+        parameters = self.make(name).settings()
         return {"method": name, "parameters": parameters, "config": self.to_dict()}
 
     def run(
@@ -163,13 +170,14 @@ def read(settings: Mapping[str, Any]) -> Config:
     built = {
         name: build(kind, _table(values.get(name, {}), name), name) for name, kind in tables.items()
     }
-    method = {
-        name: _table(table, f"method.{name}")
-        for name, table in _table(settings.get("method", {}), "method").items()
-    }
     methods = settings.get("methods", list(DEFAULT_METHODS))
     if not isinstance(methods, list) or not methods or not all(isinstance(m, str) for m in methods):
-        raise ConfigError("methods: a list of names is wanted, such as ['afl', 'apfl']")
+        raise ConfigError("methods: expected a list of names, such as ['afl', 'apfl']")
+    files = {method_name(name): name for name in methods if name.endswith(".py")}
+    method = {
+        name if name in methods else files.get(name, name): _table(table, f"method.{name}")
+        for name, table in _table(settings.get("method", {}), "method").items()
+    }
     every = _table(settings.get("every", {}), "every")
     config = Config(**built, methods=tuple(dict.fromkeys(methods)), every=every, method=method)
     for key in every:

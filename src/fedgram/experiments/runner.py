@@ -16,9 +16,10 @@ from fedgram.experiments.record import Record
 from fedgram.experiments.scores import Scored, Scorer, Scores
 from fedgram.federation.client import Site
 from fedgram.federation.federated_dataset import FederatedDataset
-from fedgram.federation.method import Method, Published
+from fedgram.federation.method import Method
 from fedgram.federation.protocol import Exchange
 from fedgram.federation.scoring import Metrics
+from fedgram.federation.shared import Published
 from fedgram.models.linear import Predictor
 from fedgram.runtime import flops
 
@@ -112,7 +113,7 @@ class Result:
 
 
 def run(
-    method: Method,
+    method: Method[Any],
     sites: FederatedDataset,
     *,
     name: str | None = None,
@@ -173,13 +174,13 @@ def run(
     )
 
 
-def keeps_valid(method: Method) -> bool:
+def keeps_valid(method: Method[Any]) -> bool:
     """Whether the method makes choices on validation samples, and so does not train on them."""
-    return bool(getattr(method, "keeps_valid", False))
+    return method.keeps_valid
 
 
 def run_on(
-    method: Method,
+    method: Method[Any],
     engine: Engine,
     scorer: Scorer,
     *,
@@ -241,7 +242,7 @@ class _RoundLoop:
         self._last: Scored | None = None
         self._waiting = 0  # scored rounds since the best one
 
-    def follow(self, method: Method, on_round: Callable[[int], None] | None) -> None:
+    def follow(self, method: Method[Any], on_round: Callable[[int], None] | None) -> None:
         """Go through the rounds until they end, or no longer get better."""
         rounds, shared = 0, None
         start, before = time.perf_counter(), flops.total()

@@ -13,8 +13,9 @@ from fedgram.core.samples import Samples
 from fedgram.core.statistics import Tally, worst_decile
 from fedgram.engines.protocol import Engine
 from fedgram.federation.method import Method, shared_digest
-from fedgram.federation.protocol import Tuned, traffic, tuned_settings
+from fedgram.federation.protocol import traffic
 from fedgram.federation.scoring import Metrics, ScoreSums, ScoreTask
+from fedgram.federation.shared import Tuned, tuned_settings
 from fedgram.models.linear import Predictor, predict
 from fedgram.training.pilots import RateSearch
 
@@ -142,7 +143,7 @@ class Scorer:
     """
 
     def __init__(
-        self, method: Method, test: Samples | None, metrics: Metrics, *, kept_valid: bool
+        self, method: Method[Any], test: Samples | None, metrics: Metrics, *, kept_valid: bool
     ) -> None:
         self._method = method
         self._metrics = metrics

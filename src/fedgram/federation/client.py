@@ -55,6 +55,11 @@ class Client:
         """
         return self.train if self.reserve_valid else self.train + self.valid
 
+    @property
+    def in_total(self) -> bool:
+        """Whether this client's samples are in the total that later steps leave samples out of."""
+        return bool(self.state.get("in_total"))
+
     def remember(self, **values: Any) -> None:
         """Keep values until the next ask."""
         cast(MutableMapping[str, Any], self.state).update(values)

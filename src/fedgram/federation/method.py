@@ -13,26 +13,66 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from fedgram.core import codec
+from fedgram.core.shared import Shared, provenance
+from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, provenance
+from fedgram.federation.protocol import Federation
+from fedgram.federation.step import Step
 from fedgram.models.linear import Predictor
 from fedgram.runtime.settings import build, propose
 
 PACKAGE = "fedgram.methods"
 
 
-class Method(Protocol):
-    """A frozen, keyword-only dataclass whose fields are its hyper-parameters."""
+SharedResult = TypeVar("SharedResult")
 
-    def fit(self, federation: Federation) -> Iterator[Any]:
+
+class Method(Generic[SharedResult]):
+    """Base of all methods: a frozen, keyword-only dataclass whose fields are its settings.
+
+    A subclass writes `fit` and `personalize`, and declares its steps with `@step`. What else the
+    rest of fedgram asks of a method is answered here, as suits a closed form in one round; a
+    subclass changes the answers that are different. The type parameter is what `fit` yields.
+    """
+
+    keeps_valid: ClassVar[bool] = False  # whether training leaves the validation samples out
+
+    def fit(self, federation: Federation) -> Iterator[SharedResult]:
         """Yield what is shared, after each round."""
+        raise NotImplementedError
 
-    def personalize(self, client: Client, shared: Any) -> Predictor:
-        """Return the client's own model from what it was sent; runs at the client."""
+    def personalize(self, client: Client, shared: SharedResult) -> Predictor:
+        """Return the client's own model from its part of what is shared; runs at the client."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """Return all settings as plain values."""
+        settings: dict[str, Any] = dataclasses.asdict(self)  # type: ignore[call-overload]
+        return settings
+
+    def number_of_rounds(self) -> int:
+        """Return the number of rounds that `fit` yields a result for."""
+        return 1
+
+    def statistics_step(self) -> Step[Statistics] | None:
+        """Return the step without broadcast whose total a ledger may keep; None for no such."""
+        return None
+
+    def shortened(self, *, search: bool = True) -> Self:
+        """Return a method with few rounds or blocks: checks of laws hold for any number.
+
+        Without `search`, a learning rate that would be searched for is given.
+        """
+        del search
+        return self
+
+    def shared_predictor(self, shared: Any) -> Any:
+        """Return the model of a client without samples of its own; None where there is none."""
+        return shared.predictor() if isinstance(shared, Shared) else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +97,18 @@ def names() -> list[str]:
     return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
 
 
-def find_method(name: str) -> type[Method]:
+def method_name(name: str) -> str:
+    """Return the short name of a method, also of one in a file: what settings go by.
+
+    Examples
+    --------
+    >>> method_name("afl"), method_name("my/own_method.py")
+    ('afl', 'own-method')
+    """
+    return Path(name).stem.replace("_", "-") if name.endswith(".py") else name
+
+
+def find_method(name: str) -> type[Method[Any]]:
     """Return the method of this name, or the one in this ``.py`` file.
 
     Examples
@@ -76,7 +127,7 @@ def find_method(name: str) -> type[Method]:
     return _only_method(importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}"))
 
 
-def create_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
+def create_method(name: str, settings: Mapping[str, Any] | None = None) -> Method[Any]:
     """Return a method with some of its parameters set; wrong ones are refused by name.
 
     Examples
@@ -84,39 +135,18 @@ def create_method(name: str, settings: Mapping[str, Any] | None = None) -> Metho
     >>> create_method("afl", {"ridge": 3, "lift": {"width": 16}})
     AFL(ridge=3.0, lift=Lift(width=16, activation='relu', seed=0))
     """
-    built: Method = build(find_method(name), settings or {}, f"method.{name}")
+    built: Method[Any] = build(find_method(name), settings or {}, f"method.{name}")
     return built
 
 
-def shared_digest(method: Method, shared: Any) -> str | None:
+def shared_digest(method: Method[Any], shared: Any) -> str | None:
     """Return the digest of the totals a shared result stands on, with the method's parameters.
 
     It is the same on every machine as long as the totals are; None where nothing is shared.
     """
     if shared is None:
         return None
-    settings = dataclasses.asdict(method)  # type: ignore[call-overload]
-    return codec.digest({"shared": provenance(shared), "parameters": settings})
-
-
-@codec.register("Published/1")
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Published:
-    """What a method shares, as a file: with the method's name and parameters.
-
-    Examples
-    --------
-    >>> Published(method="afl", settings={"ridge": 3.0}, shared=None).make({})
-    AFL(ridge=3.0, lift=Lift(width=0, activation='relu', seed=0))
-    """
-
-    method: str
-    settings: dict[str, Any]
-    shared: Any
-
-    def make(self, changes: Mapping[str, Any]) -> Method:
-        """Return the method, with some of its parameters changed."""
-        return create_method(self.method, {**self.settings, **changes})
+    return codec.digest({"shared": provenance(shared), "parameters": method.settings()})
 
 
 def parameters(kind: type[Any]) -> list[Parameter]:
@@ -137,23 +167,22 @@ def summary(kind: type[Any]) -> str:
     return (inspect.getdoc(kind) or "").split("\n", 1)[0]
 
 
-def _only_method(module: ModuleType) -> type[Method]:
+def _only_method(module: ModuleType) -> type[Method[Any]]:
     kinds = [
         kind
         for name, kind in vars(module).items()
         if inspect.isclass(kind)
         and kind.__module__ == module.__name__
         and not name.startswith("_")
-        and hasattr(kind, "fit")
-        and hasattr(kind, "personalize")
+        and issubclass(kind, Method)
     ]
     if len(kinds) != 1 or not dataclasses.is_dataclass(kinds[0]):
-        found = len(kinds) if len(kinds) != 1 else "1, which is no dataclass"
+        found = len(kinds) if len(kinds) != 1 else "one that is not a dataclass"
         raise ConfigError(
-            f"{module.__file__}: a method's file holds one dataclass with fit and personalize; "
+            f"{module.__file__}: expected one dataclass that derives from fedgram.Method, "
             f"found {found}"
         )
-    return cast(type[Method], kinds[0])
+    return cast(type[Method[Any]], kinds[0])
 
 
 def _module_at(path: Path) -> ModuleType:

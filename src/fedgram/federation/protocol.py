@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive
-from fedgram.federation.client import Client
+from fedgram.federation.step import Reply, Step
 
 Total = TypeVar("Total", bound=Additive)
-Reply = TypeVar("Reply")
 Phase = Literal["train", "deliver", "score"]
-Step = Callable[[Client, Any], Reply]
 
 
 class Federation(Protocol):
     """Clients that can be asked for sums: all a method knows of the world.
 
-    A step is a method's own function ``step(client, broadcast)``. It runs at each client.
+    A step is a method's own function ``step(client, broadcast)``, declared with `@step`. It runs
+    at each client.
     """
 
     @property
@@ -69,11 +68,6 @@ def gather_to_disk(federation: Federation, step: Step[Total], shelf: codec.DiskS
     return total
 
 
-def step_name(step: Callable[..., Any]) -> str:
-    """Return the name a step goes by in messages and records."""
-    return getattr(step, "__name__", type(step).__name__)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
     """One exchange with some of the clients, as it is recorded.
@@ -108,94 +102,3 @@ def traffic(asks: Iterable[Exchange]) -> dict[str, int]:
         "up": round(sum(ask.bytes_up for ask in counted) / clients),
         "down": round(sum(ask.bytes_down for ask in counted) / clients),
     }
-
-
-@codec.register("Tailored/1")
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PerClient:
-    """A shared result of which each client is sent its own part only.
-
-    Parameters
-    ----------
-    common
-        What a client without a part of its own is sent.
-    own
-        Parts by client name.
-    """
-
-    common: Any
-    own: dict[str, Any]
-
-    def provenance(self) -> str:
-        """Digest of what the parts were made from."""
-        return provenance(self.common)
-
-
-@codec.register("Settled/1", fields={"description": "told", "left_out_accuracy": "reasons"})
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Tuned:
-    """What is shared, with the settings that were chosen for everybody.
-
-    Parameters
-    ----------
-    shared
-        What a method with these settings shares.
-    setting
-        The chosen ones, by name.
-    description
-        The same in words.
-    left_out_accuracy
-        What speaks for them: accuracy on samples that were left out, of them and of others.
-    invariant
-        Whether the settings are the same however samples are spread over clients.
-    notes
-        What else is recorded of the fit; nothing depends on it.
-    """
-
-    shared: Any
-    setting: dict[str, Any]
-    description: str = ""
-    left_out_accuracy: dict[str, float] = field(default_factory=dict)
-    invariant: bool = False
-    notes: dict[str, Any] = field(default_factory=dict)
-
-    def provenance(self) -> str:
-        """Digest of what is shared and of the settings."""
-        return codec.digest({"shared": provenance(self.shared), "setting": self.setting})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the choice and its reasons as plain numbers and texts, for JSON."""
-        return {
-            "setting": self.setting,
-            "told": self.description,
-            "reasons": self.left_out_accuracy,
-            "notes": self.notes,
-        }
-
-
-def tuned_settings(shared: Any) -> Tuned | None:
-    """Return what was chosen for everybody, None where nothing was."""
-    common = shared.common if isinstance(shared, PerClient) else shared
-    return common if isinstance(common, Tuned) else None
-
-
-def unwrap(shared: Any, **given: Any) -> tuple[Any, dict[str, Any]]:
-    """Return what is shared and the settings: those chosen for everybody, else the given ones."""
-    if isinstance(shared, Tuned):
-        return shared.shared, {**given, **shared.setting}
-    return shared, given
-
-
-def part_for(shared: Any, client: str) -> Any:
-    """Return what one client is sent of a shared result."""
-    return shared.own.get(client, shared.common) if isinstance(shared, PerClient) else shared
-
-
-def provenance(shared: Any) -> str:
-    """Return the digest of the totals a shared result stands on, else of the result itself.
-
-    Totals on the grid are integers, so this digest is the same on every machine; a solved array
-    is only the same for the same BLAS.
-    """
-    known = getattr(shared, "provenance", None)
-    return known() if known else codec.digest(shared)

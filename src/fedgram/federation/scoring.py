@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,7 @@ class ScoreTask:
         Called with the site's name and its model.
     """
 
-    method: Method
+    method: Method[Any]
     metrics: Metrics = Metrics()
     kept_valid: bool = False
     round: int = 1

@@ -11,6 +11,7 @@ import scipy.linalg
 from fedgram.core import codec
 from fedgram.core.additive import Additive, schema_field
 from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Labels, Space
+from fedgram.core.shared import Shared
 from fedgram.core.solve import least_squares, single_threaded_blas
 from fedgram.core.statistics import Statistics
 from fedgram.layerwise.solver import SolvedNetwork
@@ -96,7 +97,7 @@ class GroupStatistics(Additive):
 
 @codec.register("Pull/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PulledNetwork:
+class PulledNetwork(Shared):
     """A shared network with the strength of the pull towards it, and the heads of groups.
 
     Parameters
@@ -122,6 +123,20 @@ class PulledNetwork:
     def head(self, labels: Labels) -> Linear:
         """Return the head that a client with these labels is pulled towards."""
         return self.heads[nearest(labels, self.centers)] if self.heads else self.model.head
+
+    @property
+    def space(self) -> Space:
+        """The space of the shared network."""
+        return self.model.space
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        return self.model.classes
+
+    def predictor(self) -> SolvedNetwork:
+        """Return the network that all clients share."""
+        return self.model
 
     def provenance(self) -> str:
         """Digest of the totals that everything was solved from."""

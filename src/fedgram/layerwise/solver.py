@@ -12,11 +12,14 @@ from fedgram.core.additive import Additive, schema_field
 from fedgram.core.exact import require_gram
 from fedgram.core.gcv import Ridge
 from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Samples, Space
+from fedgram.core.shared import Shared
 from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
+from fedgram.federation.method import Method
 from fedgram.federation.protocol import Federation
+from fedgram.federation.step import step
 from fedgram.layerwise import filters
 from fedgram.layerwise.filters import LABELED, FilterKind, Scaling
 from fedgram.layerwise.label_codes import codes_seed, table
@@ -45,7 +48,7 @@ class Census(Additive):
 
 @codec.register("Deep/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SolvedNetwork:
+class SolvedNetwork(Shared):
     """A solved network: layers and a linear head.
 
     Parameters
@@ -75,13 +78,17 @@ class SolvedNetwork:
     def __call__(self, features: Features) -> Floats:
         return self.head(self.stack(features))
 
+    def predictor(self) -> SolvedNetwork:
+        """Return this network."""
+        return self
+
     def provenance(self) -> str:
         """Digest of all the totals it was solved from."""
         return codec.digest(list(self.origins))
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerwiseSolver:
+class LayerwiseSolver(Method[Any]):
     """A network that is solved layer by layer.
 
     Parameters
@@ -136,16 +143,19 @@ class LayerwiseSolver:
 
     # What clients are asked for
 
+    @step
     def census(self, client: Client, _: None) -> Census:
         samples = client.samples
         return Census(
             count=len(samples), space=samples.features.space, classes=samples.labels.classes
         )
 
+    @step
     def layer_statistics(self, client: Client, task: dict[str, Any]) -> Statistics:
         """Return the statistics of all that the filters of the next layer will see."""
         return self.patches_of(client.samples, task["stack"], task["codes"])
 
+    @step
     def head_statistics(self, client: Client, stack: LayerStack) -> Statistics:
         """Return the statistics of what comes out of the layers."""
         return self.outcomes_of(client.samples, stack)

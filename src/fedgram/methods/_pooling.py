@@ -10,6 +10,7 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Array, Floats, Integers, Space
+from fedgram.core.shared import Shared
 from fedgram.models.linear import Linear
 from fedgram.selection.candidates import Candidates, Setting, described, scales
 from fedgram.selection.normal_equations import NormalEquations
@@ -63,7 +64,7 @@ class Judged(Additive):
 
 @codec.register("PoolParts/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PoolParts:
+class PoolParts(Shared):
     """What every client is sent: the shared parts of the pool.
 
     Parameters

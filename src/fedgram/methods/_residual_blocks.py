@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import scipy.linalg
 
 from fedgram.core import codec
 from fedgram.core.samples import Features, Floats, Samples, Space
+from fedgram.core.shared import Shared, provenance
 from fedgram.core.solve import require_ridge, ridge_solve, single_threaded_blas, unpack_symmetric
 from fedgram.core.statistics import Opening, Statistics
 from fedgram.errors import ConfigError
@@ -22,15 +23,9 @@ from fedgram.features.lift import Lift
 from fedgram.features.residual import Block, Residual, concat, concat_space
 from fedgram.federation.client import Client
 from fedgram.federation.method import Method
-from fedgram.federation.protocol import (
-    Federation,
-    PerClient,
-    Reply,
-    Step,
-    Total,
-    provenance,
-    step_name,
-)
+from fedgram.federation.protocol import Federation, Total
+from fedgram.federation.shared import PerClient
+from fedgram.federation.step import Reply, Step, named_step, step, step_name
 from fedgram.models.linear import Linear, Predictor, require_space
 from fedgram.runtime import flops
 
@@ -40,7 +35,7 @@ _KEPT = "deep"  # where a client keeps its deep features between asks
 
 @codec.register("Deepened/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ResidualModel:
+class ResidualModel(Shared):
     """A model on deep features.
 
     Parameters
@@ -70,6 +65,11 @@ class ResidualModel:
         scores: Floats = self.model(self.below(features))
         return scores
 
+    def predictor(self) -> ResidualModel | None:
+        """Return the model of what is above, on deep features."""
+        top = self.model.predictor() if isinstance(self.model, Shared) else self.model
+        return None if top is None else ResidualModel(below=self.below, model=top)
+
     def provenance(self) -> str:
         """Digest of the totals the model stands on; their space names every block."""
         return codec.digest({"deep": provenance(self.model)})
@@ -86,7 +86,7 @@ class InnerStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResidualBlocks:
+class ResidualBlocks(Method[Any]):
     """Residual blocks, solved one after another from sums.
 
     Parameters
@@ -125,16 +125,23 @@ class ResidualBlocks:
         require_ridge(self.ridge)
         self.random(0), self.random(self.blocks)
 
+    def shortened(self, *, search: bool = True) -> Self:
+        """Return the same with one narrow block at most."""
+        del search
+        return replace(self, blocks=min(1, self.blocks), width=min(16, self.width))
+
     def random(self, number: int) -> Lift:
         """Return the random features of a block; blocks are numbered from 0."""
         return Lift(width=self.width, activation=self.activation, seed=self.seed + number)
 
     # What a client does.
 
+    @step
     def opening(self, client: Client, _: None) -> Opening:
         """Say what the samples of this client mean."""
         return Opening(space=client.train.features.space, classes=client.train.labels.classes)
 
+    @step
     def depth_statistics(self, client: Client, below: Residual) -> Statistics:
         """Return the sums of deep features, with the next block's random ones beside them."""
         samples = deepened(client, below, keep=True).samples
@@ -232,19 +239,27 @@ class StackedMethod(ResidualBlocks):
         below = self.start(federation)
         for _, deeper in self.deeper(federation, below):
             below = deeper
-        top: Method = self.top
+        top: Method[Any] = self.top
         for shared in top.fit(_DeepFederation(self, federation, below)):
             yield _raised(below, shared)
 
+    @step
     def above(self, client: Client, ask: InnerStep) -> Any:
         """Run a step of the method on top, on deep features."""
-        step: Step[Any] = getattr(self.top, ask.step)
-        return step(deepened(client, ask.below), ask.broadcast)
+        inner = named_step(self.top, ask.step)
+        return inner(deepened(client, ask.below), ask.broadcast)
+
+    def shared_predictor(self, shared: Any) -> Any:
+        """Return the model that the method on top gives clients without samples."""
+        deep: ResidualModel = shared.common if isinstance(shared, PerClient) else shared
+        top: Method[Any] = self.top
+        model = top.shared_predictor(deep.model)
+        return None if model is None else ResidualModel(below=deep.below, model=model)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         """Return the model that the method on top makes of deep features."""
         deep: ResidualModel = shared
-        top: Method = self.top
+        top: Method[Any] = self.top
         own = top.personalize(deepened(client, deep.below), deep.model)
         return ResidualModel(below=deep.below, model=own)
 

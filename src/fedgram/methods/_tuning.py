@@ -9,7 +9,9 @@ import numpy as np
 
 from fedgram.core.quadratic import Quadratic
 from fedgram.errors import ConfigError
-from fedgram.federation.protocol import Federation, Step, Tuned
+from fedgram.federation.protocol import Federation
+from fedgram.federation.shared import Tuned
+from fedgram.federation.step import Step
 from fedgram.selection.correct_counts import CorrectCounts
 
 _REASONS = 12  # settings that are told of

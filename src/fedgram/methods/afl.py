@@ -6,15 +6,15 @@ from typing import Any, Literal
 
 from fedgram.core import codec
 from fedgram.core.gcv import Ridge, best_ridge_for_new_clients
-from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation, gather_to_disk
-from fedgram.models.linear import Linear, Predictor, lifted
+from fedgram.methods._closed_form import ClosedForm
+from fedgram.models.linear import Linear, Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
-class AFL:
+class AFL(ClosedForm[Linear]):
     """AFL: one sum, one solve, one shared head (He et al., CVPR 2025, arXiv 2405.16240).
 
     The paper aggregates local solutions pairwise by its absolute aggregation law and then removes
@@ -41,9 +41,6 @@ class AFL:
 
     ridge: Ridge | Literal["clients"] = 100.0
     lift: Lift = Lift()
-
-    def statistics(self, client: Client, _: None) -> Statistics:
-        return Statistics.of(*lifted(client.samples, self.lift))
 
     def fit(self, federation: Federation) -> Iterator[Linear]:
         if self.ridge == "clients":

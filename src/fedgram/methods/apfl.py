@@ -8,19 +8,21 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram.core.gcv import Ridge, resolved
-from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Tuned, unwrap
+from fedgram.federation.protocol import Federation
+from fedgram.federation.shared import Tuned, unwrap
+from fedgram.federation.step import step
+from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._tuning import select_best
-from fedgram.models.linear import Blend, Linear, Predictor, lifted, require_lift
+from fedgram.models.linear import Blend, Linear, Predictor, require_lift
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import BALANCES, STRENGTHS, LeaveOneOut, correct
 from fedgram.selection.normal_equations import NormalEquations
 
 
 @dataclass(frozen=True, kw_only=True)
-class APFL:
+class APFL(ClosedForm[Linear | Tuned]):
     """Analytic (not Adaptive) Personalized FL: dual-stream least squares (arXiv 2508.10732).
 
     A primary stream, shared by all, is the ridge regression of the summed statistics (eqs. 3 to
@@ -57,14 +59,16 @@ class APFL:
     primary: Lift = Lift()
     refinement: Lift = Lift(seed=1)
 
-    def statistics(self, client: Client, _: None) -> Statistics:
-        if self._chooses:
-            client.remember(counted=True)
-        return Statistics.of(*lifted(client.samples, self.primary))
+    def shared_lift(self) -> Lift:
+        return self.primary
 
+    def leaves_samples_out(self) -> bool:
+        return self._chooses
+
+    @step
     def left_out(self, client: Client, shared: NormalEquations | Linear) -> CorrectCounts:
         samples = client.samples
-        own = LeaveOneOut.of(samples, shared, self.primary, counted="counted" in client.state)
+        own = LeaveOneOut.of(samples, shared, self.primary, counted=client.in_total)
         features = self.refinement(samples.features)
         refined = own.refined(features.values.astype(np.float64))
         hits = []

@@ -8,12 +8,16 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.gcv import resolved
-from fedgram.core.samples import Array, Floats, Integers, Samples, Space
+from fedgram.core.samples import Array, Floats, Integers, Labels, Samples, Space
 from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
+from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Tuned, unwrap
+from fedgram.federation.protocol import Federation
+from fedgram.federation.shared import Tuned, unwrap
+from fedgram.federation.step import step
+from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._pooling import (
     SOFT_SCALES,
     STRENGTHS,
@@ -58,7 +62,7 @@ NARROW, RATIO, WIDEST = 1024, 8, 2048  # with standard effort: up to which input
 
 
 @dataclass(frozen=True, kw_only=True)
-class Auto:
+class Auto(ClosedForm[Tuned]):
     """The default: a softmax head and squared heads, pooled with each client's class prior.
 
     From one sum of statistics it forms the squared models: the ridge head of `afl`, `lda`, `fed3r`,
@@ -99,23 +103,26 @@ class Auto:
 
     # What a client does.
 
-    def statistics(self, client: Client, _: None) -> Statistics:
-        client.remember(counted=True)
-        return Statistics.of(*lifted(client.samples, self.lift))
+    def leaves_samples_out(self) -> bool:
+        return True
 
+    @step
     def lifted_statistics(self, client: Client, width: int) -> Statistics:
         client.remember(lifted=True)
         return Statistics.of(*lifted(client.samples, Lift(width=width)))
 
+    @step
     def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:
         return query.sums(client.samples)
 
+    @step
     def pseudo_counts(self, client: Client, counts: Floats) -> PriorEvidence:
         return prior_evidence(counts_of(client.samples.labels), counts)
 
+    @step
     def left_out(self, client: Client, question: Question) -> Judged:
         """Try all models on left-out samples, and keep the scores for `pool`."""
-        samples, counted = client.samples, "counted" in client.state
+        samples, counted = client.samples, client.in_total
         codes, counts = samples.labels.codes, question.counts
         own, strength = counts_of(samples.labels), question.pseudo_count
         odds = left_out_log_odds(codes, own, counts, strength, counted=counted)
@@ -125,7 +132,7 @@ class Auto:
         out = np.flatnonzero(fold >= 0)
         kept: list[Array] = []
         squared: list[LikelihoodSums] = []
-        summed = "counted", "lifted"  # a client may have missed either sum
+        summed = "in_total", "lifted"  # a client may have missed either sum
         for each, name in zip(self._candidates(question.wholes), summed, strict=False):
             scored = each.left_out(samples, counted=name in client.state)
             models = zip(each.settings, scored, strict=True)
@@ -149,6 +156,7 @@ class Auto:
         )
         return Judged(squared=side_by_side(squared), soft=side_by_side(soft))
 
+    @step
     def pool(self, client: Client, asked: dict[str, Any]) -> PoolSums:
         """Try a pool on the left-out samples whose scores were kept."""
         weights, known = np.asarray(asked["weights"]), client.state.get("left_out")
@@ -229,6 +237,13 @@ class Auto:
             for part, head in zip(setting["parts"], parts.heads, strict=True)
         ]
         return LogLinear.of(pool, setting["prior"] * self._class_term(odds, parts.counts))
+
+    def shared_predictor(self, shared: Any) -> Predictor:
+        """Return the pool of a client without samples: no class prior, no part of its own."""
+        space, classes = shared.space, shared.classes
+        rows = Grid.of(space)(np.zeros((0, space.inputs)), backbone=space.backbone)
+        nothing = Samples(rows, Labels(np.zeros(0, np.int64), classes))
+        return self.personalize(Client(id="", train=nothing, valid=nothing), shared)
 
     def _head(
         self,

@@ -9,12 +9,14 @@ from fedgram.core.samples import Samples
 from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
+from fedgram.federation.method import Method
 from fedgram.federation.protocol import Federation
+from fedgram.federation.step import step
 from fedgram.models.linear import Linear, Predictor, lifted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Central:
+class Central(Method[Linear]):
     """All samples in one place, one ridge regression: the reference, and no federation at all.
 
     Every client's samples are gathered at the server, so nothing is private here. Its digests are
@@ -32,6 +34,7 @@ class Central:
     ridge: Ridge = 100.0
     lift: Lift = Lift()
 
+    @step
     def samples(self, client: Client, _: None) -> Samples:
         return client.samples
 

@@ -7,19 +7,21 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram.core.gcv import Ridge, resolved
-from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Tuned, unwrap
+from fedgram.federation.protocol import Federation
+from fedgram.federation.shared import Tuned, unwrap
+from fedgram.federation.step import step
+from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._tuning import require_strength, select_best
-from fedgram.models.linear import Linear, Predictor, lifted, require_lift
+from fedgram.models.linear import Linear, Predictor, require_lift
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import STRENGTHS, LeaveOneOut, correct
 from fedgram.selection.normal_equations import NormalEquations
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClosedDitto:
+class ClosedDitto(ClosedForm[Linear | Tuned]):
     """Ditto's objective on squared loss, solved: own ridge regressions pulled to the shared head.
 
     The shared head M is that of `afl`. A client's is the minimizer of its squared error plus
@@ -46,12 +48,12 @@ class ClosedDitto:
     def __post_init__(self) -> None:
         require_strength(self.strength)
 
-    def statistics(self, client: Client, _: None) -> Statistics:
-        client.remember(counted=True)
-        return Statistics.of(*lifted(client.samples, self.lift))
+    def leaves_samples_out(self) -> bool:
+        return True
 
+    @step
     def left_out(self, client: Client, whole: NormalEquations) -> CorrectCounts:
-        own = LeaveOneOut.of(client.samples, whole, self.lift, counted="counted" in client.state)
+        own = LeaveOneOut.of(client.samples, whole, self.lift, counted=client.in_total)
         refined = own.refined(whole.rows(client.samples, self.lift))
         unit = whole.total.space.unit
         return CorrectCounts.of(

@@ -12,12 +12,14 @@ from fedgram.core.solve import single_threaded_blas
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
+from fedgram.federation.method import Method
 from fedgram.federation.protocol import Federation
+from fedgram.federation.step import step
 from fedgram.models.linear import Linear, Predictor, lifted
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClosedMAML:
+class ClosedMAML(Method[Linear]):
     """Per-FedAvg's (MAML's) objective on squared loss, solved: the best start for one own step.
 
     A client's model is the shared head after one step of descent on its mean squared error,
@@ -44,6 +46,7 @@ class ClosedMAML:
         if not 0 <= self.rate < float("inf"):
             raise ConfigError(f"rate = {self.rate}: use a number >= 0")
 
+    @step
     def ahead(self, client: Client, _: None) -> Quadratic:
         features, labels = lifted(client.samples, self.lift)
         gram, moment = _means(features.real(), labels.onehot())

@@ -12,7 +12,10 @@ from fedgram.core.solve import Factor, single_threaded_blas
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Tuned, unwrap
+from fedgram.federation.method import Method
+from fedgram.federation.protocol import Federation
+from fedgram.federation.shared import Tuned, unwrap
+from fedgram.federation.step import step
 from fedgram.methods._tuning import require_strength, select_strength
 from fedgram.methods.closed_ditto import pulled
 from fedgram.models.linear import Linear, Predictor, lifted
@@ -23,7 +26,7 @@ TRIED = (10_000.0, 3000.0, 1000.0, 300.0, 100.0)  # from the least personal on
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClosedPFedMe:
+class ClosedPFedMe(Method[Linear | Tuned]):
     """pFedMe's objective on squared loss, solved: a shared head amid heads that are pulled to it.
 
     The shared head W minimizes the sum over clients of their Moreau envelopes,
@@ -52,8 +55,9 @@ class ClosedPFedMe:
         if not 0 < self.ridge < float("inf"):
             raise ConfigError(f"ridge = {self.ridge}: use a number > 0")
 
+    @step
     def envelope(self, client: Client, strength: float) -> Quadratic:
-        client.remember(counted=True)
+        client.remember(in_total=True)
         features, labels = lifted(client.samples, self.lift)
         rows = features.real()
         with single_threaded_blas():
@@ -61,6 +65,7 @@ class ClosedPFedMe:
             matrix, moment = through @ rows, through @ labels.onehot()
         return Quadratic.of(matrix, moment, 1, features.space, labels.classes)
 
+    @step
     def left_out(self, client: Client, sent: dict[str, Any]) -> CorrectCounts:
         scores = self.scores_left_out(client, sent)
         return CorrectCounts.of(correct(scores, client.samples.labels.codes)[:, None])
@@ -79,7 +84,7 @@ class ClosedPFedMe:
         errors = residual / one_minus_leverage(own)[:, None]
         scores: Floats = labels.onehot() - errors
         reach = np.zeros(len(rows))  # f' Q (sum Q G)^-1 Q f, if the client is in the sum
-        if "counted" in client.state:
+        if client.in_total:
             reach = np.sum(factor.whitened(through.T) ** 2, axis=1)
         scores += (
             strength

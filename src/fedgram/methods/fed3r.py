@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.gcv import Ridge
-from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
-from fedgram.models.linear import ClassMasked, Linear, Predictor, lifted
+from fedgram.methods._closed_form import ClosedForm
+from fedgram.models.linear import ClassMasked, Linear, Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fed3R:
+class Fed3R(ClosedForm[Linear]):
     """Fed3R: recursive ridge regression with columns of one length (ICML 2024, arXiv 2406.01116).
 
     The sum and the solve are those of `afl`. Then each class's column of the head is divided by its
@@ -40,9 +40,6 @@ class Fed3R:
     normalize: bool = True
     only_local_labels: bool = False
     lift: Lift = Lift()
-
-    def statistics(self, client: Client, _: None) -> Statistics:
-        return Statistics.of(*lifted(client.samples, self.lift))
 
     def fit(self, federation: Federation) -> Iterator[Linear]:
         head = Linear.of(federation.sum(self.statistics), ridge=self.ridge, lift=self.lift)

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgram.core import codec
-from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
-from fedgram.models.linear import Linear, Predictor, lifted, require_lift
+from fedgram.methods._closed_form import ClosedForm
+from fedgram.models.linear import Linear, Predictor, require_lift
 from fedgram.selection.gaussian import gaussian_weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedCGS:
+class FedCGS(ClosedForm[Linear]):
     """FedCGS: a Gaussian classifier from summed feature statistics (AAAI 2025, arXiv 2503.06962).
 
     From the same sums as `afl`: the mean mu_c of each class, the covariance S of all features,
@@ -32,9 +32,6 @@ class FedCGS:
 
     shrinkage: float = 0.01
     lift: Lift = Lift()
-
-    def statistics(self, client: Client, _: None) -> Statistics:
-        return Statistics.of(*lifted(client.samples, self.lift))
 
     def fit(self, federation: Federation) -> Iterator[Linear]:
         total = federation.sum(self.statistics)

@@ -10,6 +10,7 @@ from fedgram.core.samples import Array
 from fedgram.core.weighted import Weighted
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
+from fedgram.federation.step import step
 from fedgram.models.linear import Predictor
 from fedgram.models.mlp import TrainingRows, cross_entropy_grad, ignore_overflow, matmul
 from fedgram.training.loop import (
@@ -50,6 +51,7 @@ class FedDBE(GradientMethod):
         mean = federation.sum(self.mean, model).mean()
         return model.at(model.theta, mean=mean.astype(model.theta.dtype))
 
+    @step
     def mean(self, client: Client, model: RoundModel) -> Weighted:
         """Return the client's mean representation, weighted by its samples."""
         rows = self.rows(client, model)
@@ -57,6 +59,7 @@ class FedDBE(GradientMethod):
             mean = _seen(model, model.theta, rows).mean(axis=0)
         return self.weighted(mean, len(rows))
 
+    @step
     def update(self, client: Client, model: RoundModel) -> Weighted:
         rows = self.rows(client, model)
         theta, kept = self._trained(client, model, rows, client.rng)
@@ -89,7 +92,7 @@ class FedDBE(GradientMethod):
         self, model: RoundModel, theta: Array, batch: TrainingRows, shift: Array, running: Array
     ) -> Array:
         """Change parameters and shift in place; return the new running mean."""
-        shape, everybody = model.to_dict, model.more["mean"]
+        shape, everybody = model.mlp, model.more["mean"]
         head = shape.layers(theta)[-1]
         seen = _seen(model, theta, batch)
         residual = cross_entropy_grad(matmul(seen, head, 1.0) + shift @ head, batch.codes)
@@ -109,5 +112,5 @@ class FedDBE(GradientMethod):
 
 def _seen(model: RoundModel, theta: Array, rows: TrainingRows) -> Array:
     """Return what the head sees, in real units."""
-    seen = model.to_dict.represent(theta, rows)
-    return seen if model.to_dict.hidden else seen * seen.dtype.type(rows.unit)
+    seen = model.mlp.represent(theta, rows)
+    return seen if model.mlp.hidden else seen * seen.dtype.type(rows.unit)

@@ -12,16 +12,19 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, PerClient, Tuned, gather_to_disk, unwrap
+from fedgram.federation.protocol import Federation, gather_to_disk
+from fedgram.federation.shared import PerClient, Tuned, unwrap
+from fedgram.federation.step import step
+from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._tuning import select_best
-from fedgram.models.linear import Linear, Predictor, lifted, require_lift
+from fedgram.models.linear import Linear, Predictor, require_lift
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import ALPHAS, LeaveOneOut, correct
 from fedgram.selection.normal_equations import NormalEquations
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedHiP:
+class FedHiP(ClosedForm[NormalEquations | Tuned | PerClient]):
     """FedHiP: own samples weigh more in one's own ridge regression (arXiv 2508.04470).
 
     Every client k ends up with the minimizer of the squared error over all clients' samples plus
@@ -61,13 +64,12 @@ class FedHiP:
         if self.alpha != "auto" and not 0 <= self.alpha < float("inf"):
             raise ConfigError(f"alpha = {self.alpha}: use a finite weight >= 0, or 'auto'")
 
-    def statistics(self, client: Client, _: None) -> Statistics:
-        if self.alpha == "auto":
-            client.remember(counted=True)
-        return Statistics.of(*lifted(client.samples, self.lift))
+    def leaves_samples_out(self) -> bool:
+        return self.alpha == "auto"
 
+    @step
     def left_out(self, client: Client, whole: NormalEquations) -> CorrectCounts:
-        own = LeaveOneOut.of(client.samples, whole, self.lift, counted="counted" in client.state)
+        own = LeaveOneOut.of(client.samples, whole, self.lift, counted=client.in_total)
         scores = own.with_extra_weight()
         return CorrectCounts.of(np.stack([correct(scores(a), own.codes) for a in ALPHAS], axis=1))
 
@@ -86,6 +88,12 @@ class FedHiP:
         whole, setting = unwrap(shared, alpha=self.alpha)
         model: Linear = whole.with_extra_weight(client.samples, self.lift, setting["alpha"])
         return model
+
+    def shared_predictor(self, shared: Any) -> Linear:
+        """Return the shared head: alpha is 0 for a client without samples."""
+        common = shared.common if isinstance(shared, PerClient) else shared
+        whole: NormalEquations = unwrap(common)[0]
+        return whole.linear(self.lift)
 
     def _common(
         self, federation: Federation, total: Statistics

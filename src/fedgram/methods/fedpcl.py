@@ -10,6 +10,7 @@ from fedgram.core.weighted import Weighted
 from fedgram.errors import ConfigError
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
+from fedgram.federation.step import step
 from fedgram.models.linear import ClassMasked, Predictor
 from fedgram.models.mlp import TrainingRows, cross_entropy_grad, ignore_overflow, matmul
 from fedgram.training.loop import (
@@ -83,11 +84,13 @@ class FedPCL(GradientMethod):
             peers=[peer.mean(otherwise=everybody).astype(dtype) for peer in peers],
         )
 
+    @step
     def first(self, client: Client, model: RoundModel) -> Weighted:
         """Return the prototypes under the public start."""
         rows = self.rows(client, model)
         return self._prototypes(model, self._start_of(client, model), rows)
 
+    @step
     def update(self, client: Client, model: RoundModel) -> Weighted:
         rows = self.rows(client, model)
         projection = self._trained(client, model, rows, client.rng)
@@ -105,7 +108,7 @@ class FedPCL(GradientMethod):
         # The length of a projected sample does not change which prototype it is most like.
         with ignore_overflow():
             weights = matmul(projection, prototypes.T.astype(projection.dtype), 1.0)
-        linear = replace(model.to_dict, hidden=0)
+        linear = replace(model.mlp, hidden=0)
         network = replace(model.network, theta=weights.reshape(-1), shape=linear)
         return ClassMasked(model=network, present=self._sets(model, known.weight)[:, 0] > 0)
 
@@ -114,10 +117,10 @@ class FedPCL(GradientMethod):
         kept = load_state(client, model).get("projection")
         if kept is not None:
             return np.array(kept)
-        return model.to_dict.layers(model.to_dict.start(model.theta.dtype))[0]
+        return model.mlp.layers(model.mlp.start(model.theta.dtype))[0]
 
     def _prototypes(self, model: RoundModel, projection: Array, rows: TrainingRows) -> Weighted:
-        onehot = np.zeros((model.to_dict.classes, len(rows)), projection.dtype)
+        onehot = np.zeros((model.mlp.classes, len(rows)), projection.dtype)
         onehot[rows.codes, np.arange(len(rows))] = 1
         with ignore_overflow():
             inside, _ = _projected(projection, rows)
@@ -127,7 +130,7 @@ class FedPCL(GradientMethod):
         return self.weighted(means.reshape(-1), np.repeat((counts > 0) * 1, self.hidden))
 
     def _sets(self, model: RoundModel, flat: Array) -> Array:
-        return flat.reshape(model.to_dict.classes, self.hidden)
+        return flat.reshape(model.mlp.classes, self.hidden)
 
     def _trained(
         self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator

@@ -9,6 +9,7 @@ from fedgram.core.samples import Array
 from fedgram.core.weighted import Weighted
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
+from fedgram.federation.step import step
 from fedgram.models.linear import Predictor
 from fedgram.models.mlp import TrainingRows
 from fedgram.training.loop import (
@@ -41,6 +42,7 @@ class FedRep(GradientMethod):
     def begin(self, federation: Federation, model: RoundModel) -> RoundModel:
         return without_head(model)
 
+    @step
     def update(self, client: Client, model: RoundModel) -> Weighted:
         rows, base = self.rows(client, model), model.shape.base
         theta = self._headed(client, model, rows, client.rng)

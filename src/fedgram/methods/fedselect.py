@@ -10,6 +10,7 @@ from fedgram.core.weighted import Weighted
 from fedgram.errors import ConfigError
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
+from fedgram.federation.step import step
 from fedgram.models.linear import Predictor
 from fedgram.models.mlp import Architecture, TrainingRows
 from fedgram.training.loop import GradientMethod, RoundModel, load_state, save_state
@@ -51,6 +52,7 @@ class FedSelect(GradientMethod):
         total = federation.sum(self.update, model, clients=self.asked(federation))
         return model.at(total.mean(otherwise=model.theta))
 
+    @step
     def update(self, client: Client, model: RoundModel) -> Weighted:
         rows = self.rows(client, model)
         mask, since = self._grown(client, model)

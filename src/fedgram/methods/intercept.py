@@ -11,7 +11,10 @@ from fedgram.core.samples import Floats
 from fedgram.core.solve import single_threaded_blas
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Tuned, unwrap
+from fedgram.federation.method import Method
+from fedgram.federation.protocol import Federation
+from fedgram.federation.shared import Tuned, unwrap
+from fedgram.federation.step import step
 from fedgram.methods._tuning import require_strength, select_strength
 from fedgram.models.linear import Linear, Predictor, Shifted, lifted
 from fedgram.selection.correct_counts import CorrectCounts
@@ -21,7 +24,7 @@ TRIED = (1000.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # from the least personal on
 
 
 @dataclass(frozen=True, kw_only=True)
-class Intercept:
+class Intercept(Method[Linear | Tuned]):
     """A shared head with a shrunk intercept for every client, whose inputs may be offset.
 
     The minimizer over W and all c_k of ``sum_k |Y_k - F_k W - 1 c_k'|^2 + strength |c_k|^2`` with a
@@ -49,8 +52,9 @@ class Intercept:
     def __post_init__(self) -> None:
         require_strength(self.strength)
 
+    @step
     def centered(self, client: Client, strength: float) -> Quadratic:
-        client.remember(counted=True)
+        client.remember(in_total=True)
         features, labels = lifted(client.samples, self.lift)
         rows, targets = features.real(), labels.onehot()
         count, weight = len(rows), len(rows) + strength
@@ -61,6 +65,7 @@ class Intercept:
         share = max(1, count)
         return Quadratic.of(matrix / share, moment / share, count, features.space, labels.classes)
 
+    @step
     def left_out(self, client: Client, sent: dict[str, Any]) -> CorrectCounts:
         scores = self.scores_left_out(client, sent)
         return CorrectCounts.of(correct(scores, client.samples.labels.codes)[:, None])
@@ -75,7 +80,7 @@ class Intercept:
         weight = len(rows) + strength
         residual = left_over - left_over.sum(axis=0) / weight
         leverage = np.full(len(rows), 1 / weight)
-        if "counted" in client.state:
+        if client.in_total:
             leverage += np.sum(factor.whitened(rows - rows.sum(axis=0) / weight) ** 2, axis=1)
         scores: Floats = labels.onehot() - residual / one_minus_leverage(leverage)[:, None]
         return scores

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgram.core import codec
-from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
-from fedgram.models.linear import Linear, Predictor, Shifted, lifted, require_lift
+from fedgram.methods._closed_form import ClosedForm
+from fedgram.models.linear import Linear, Predictor, Shifted, require_lift
 from fedgram.selection.class_prior import HeadWithClassCounts, class_counts, counts_of, log_odds
 from fedgram.selection.gaussian import gaussian_weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class LDA:
+class LDA(ClosedForm[HeadWithClassCounts]):
     """Linear discriminant analysis from the sums of `afl`, with each client's class frequencies.
 
     Classes are Gaussians with their own means and the covariance within classes, all of it read off
@@ -39,9 +39,6 @@ class LDA:
     def __post_init__(self) -> None:
         if not 0 < self.smoothing < float("inf"):
             raise ConfigError(f"smoothing = {self.smoothing}: use a number > 0")
-
-    def statistics(self, client: Client, _: None) -> Statistics:
-        return Statistics.of(*lifted(client.samples, self.lift))
 
     def fit(self, federation: Federation) -> Iterator[HeadWithClassCounts]:
         total = federation.sum(self.statistics)

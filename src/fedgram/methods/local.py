@@ -6,12 +6,13 @@ from typing import Any
 
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
+from fedgram.federation.method import Method
 from fedgram.federation.protocol import Federation
 from fedgram.models.linear import Linear, Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local:
+class Local(Method[None]):
     """Each client alone with its own samples: what every federation has to beat.
 
     Parameters

@@ -8,14 +8,18 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.gcv import resolved
-from fedgram.core.samples import Floats
+from fedgram.core.samples import Floats, Space
+from fedgram.core.shared import Shared
 from fedgram.core.solve import ridge_solve, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Tuned, unwrap
-from fedgram.models.linear import Predictor, Shifted, lifted, require_lift
+from fedgram.federation.protocol import Federation
+from fedgram.federation.shared import Tuned, unwrap
+from fedgram.federation.step import step
+from fedgram.methods._closed_form import ClosedForm
+from fedgram.models.linear import Linear, Predictor, Shifted, require_lift
 from fedgram.selection.class_prior import (
     PriorEvidence,
     class_counts,
@@ -30,7 +34,7 @@ from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 
 @codec.register("SoftmaxHead/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SoftmaxHead:
+class SoftmaxHead(Shared):
     """A shared softmax head, with what a client needs for its class prior.
 
     Parameters
@@ -48,13 +52,27 @@ class SoftmaxHead:
     counts: Floats
     pseudo_count: float = 0.0
 
+    @property
+    def space(self) -> Space:
+        """The space of the head."""
+        return self.head.space
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        return self.head.classes
+
+    def predictor(self) -> Linear:
+        """Return the head without a class prior."""
+        return self.head.linear()
+
     def provenance(self) -> str:
         """Digest of the totals behind the head."""
         return self.head.provenance()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Logistic:
+class Logistic(ClosedForm[Tuned]):
     """Softmax regression of all samples, solved by sums: the same however the data are spread.
 
     A ridge head is the first Newton step of softmax regression; the next steps are sums over
@@ -105,12 +123,11 @@ class Logistic:
             )
         self._grid()
 
-    def statistics(self, client: Client, _: None) -> Statistics:
-        return Statistics.of(*lifted(client.samples, self.lift))
-
+    @step
     def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:
         return query.sums(client.samples)
 
+    @step
     def pseudo_counts(self, client: Client, counts: Floats) -> PriorEvidence:
         return prior_evidence(counts_of(client.samples.labels), counts)
 

@@ -12,6 +12,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
+from fedgram.federation.step import step
 from fedgram.layerwise import filters, personal
 from fedgram.layerwise.filters import LABELED
 from fedgram.layerwise.patches import positions
@@ -78,16 +79,19 @@ class PFedACnnL(LayerwiseSolver):
 
     # What clients are asked for, beyond the layers
 
+    @step
     def profile(self, client: Client, centers: Floats) -> ClassProfiles:
         """Return a client's part in the centers of the groups."""
         return personal.profile(client.samples.labels, centers)
 
+    @step
     def group_statistics(self, client: Client, task: dict[str, Any]) -> GroupStatistics:
         """Return the statistics of what comes out of the layers, in the slot of the group."""
         samples, centers = client.samples, task["centers"]
         own = self.outcomes_of(samples, task["stack"])
         return GroupStatistics.of(own, personal.nearest(samples.labels, centers), len(centers))
 
+    @step
     def right(self, client: Client, task: dict[str, Any]) -> Right:
         """Count what would be told right without having been seen, for each strength."""
         pull: PulledNetwork = task["pull"]

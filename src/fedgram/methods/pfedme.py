@@ -10,6 +10,7 @@ from fedgram.core.weighted import Weighted
 from fedgram.errors import ConfigError
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
+from fedgram.federation.step import step
 from fedgram.models.linear import Predictor
 from fedgram.models.mlp import TrainingRows, ignore_overflow
 from fedgram.training.descent import SGD
@@ -57,6 +58,7 @@ class PFedMe(GradientMethod):
         mean = federation.sum(self.update, model, clients=self.asked(federation)).mean()
         return model.at((1 - self.mixing) * model.theta + self.mixing * mean)
 
+    @step
     def update(self, client: Client, model: RoundModel) -> Weighted:
         rows = self.rows(client, model)
         local, personal = self._trained(model, rows, client.rng)

@@ -7,13 +7,15 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram.core.gcv import Ridge, resolved
-from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation, Tuned, unwrap
+from fedgram.federation.protocol import Federation
+from fedgram.federation.shared import Tuned, unwrap
+from fedgram.federation.step import step
+from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._tuning import select_best
-from fedgram.models.linear import Predictor, Shifted, lifted, require_lift
+from fedgram.models.linear import Predictor, Shifted, require_lift
 from fedgram.selection.class_prior import (
     TEMPERATURES,
     HeadWithClassCounts,
@@ -28,7 +30,7 @@ from fedgram.selection.normal_equations import NormalEquations
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prior:
+class Prior(ClosedForm[HeadWithClassCounts | Tuned]):
     """The shared head times how often each class is at the client: personal at no cost.
 
     The scores of `afl`, times a temperature, are taken for logarithms of posteriors. To them a
@@ -61,12 +63,12 @@ class Prior:
         if not 0 < self.smoothing < float("inf"):
             raise ConfigError(f"smoothing = {self.smoothing}: use a number > 0")
 
-    def statistics(self, client: Client, _: None) -> Statistics:
-        client.remember(counted=True)
-        return Statistics.of(*lifted(client.samples, self.lift))
+    def leaves_samples_out(self) -> bool:
+        return True
 
+    @step
     def left_out(self, client: Client, whole: NormalEquations) -> CorrectCounts:
-        counted = "counted" in client.state
+        counted = client.in_total
         own = LeaveOneOut.of(client.samples, whole, self.lift, counted=counted)
         odds = left_out_log_odds(
             own.codes,

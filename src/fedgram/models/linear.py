@@ -11,6 +11,7 @@ from fedgram.core import codec
 from fedgram.core.exact import require_gram
 from fedgram.core.gcv import Ridge, resolved
 from fedgram.core.samples import Array, Features, Floats, Integers, Labels, Samples, Space
+from fedgram.core.shared import Shared
 from fedgram.core.solve import least_squares, require_ridge, single_threaded_blas
 from fedgram.core.statistics import Statistics
 from fedgram.errors import MismatchError
@@ -55,7 +56,7 @@ def lifted(samples: Samples, lift: Lift) -> tuple[Features, Labels]:
 
 @codec.register("Linear/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Linear:
+class Linear(Shared):
     """A linear head on (lifted) features, in real units.
 
     Parameters
@@ -143,6 +144,10 @@ class Linear:
                 part = slice(start, start + _ROWS_AT_A_TIME)
                 np.matmul(lifted.take(part).real(), self.weights, out=scores[part])
         return scores
+
+    def predictor(self) -> Linear:
+        """Return this head."""
+        return self
 
     def provenance(self) -> str:
         """Digest of what the head was solved from, where that is known; else of the head."""

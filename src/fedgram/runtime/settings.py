@@ -11,16 +11,40 @@ from typing import Any, get_args, get_origin, get_type_hints
 from fedgram.errors import ConfigError
 
 
-def build(kind: type[Any], settings: Mapping[str, Any], where: str) -> Any:
-    """Return a dataclass made from plain settings, as a TOML table gives them."""
+def build(
+    kind: type[Any], settings: Mapping[str, Any], where: str, *, default: object = None
+) -> Any:
+    """Return a dataclass made from plain settings, as a TOML table gives them.
+
+    Parameters
+    ----------
+    kind
+        The dataclass.
+    settings
+        Values by field; a table for a field that is a dataclass itself changes only the settings
+        that the table names, and keeps those of the field's own default.
+    where
+        The name of the settings in error messages.
+    default
+        A value of the dataclass whose settings are kept where none are given; without one, the
+        defaults of the dataclass.
+    """
     hints = get_type_hints(kind)
-    fields = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    fields = {field.name: field for field in dataclasses.fields(kind)}
     values = {}
     for key, value in settings.items():
         if key not in fields:
             raise ConfigError(f"{where}.{key} is not a setting; {propose(key, fields)}")
-        values[key] = _converted(value, fields[key], f"{where}.{key}")
-    return kind(**values)
+        own = _default(fields[key]) if default is None else getattr(default, key)
+        values[key] = _converted(value, hints[key], f"{where}.{key}", own)
+    return kind(**values) if default is None else dataclasses.replace(default, **values)  # type: ignore[type-var]
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field, None where it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
 
 
 def propose(word: str, known: Iterable[str]) -> str:
@@ -30,27 +54,27 @@ def propose(word: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else "there are: " + ", ".join(known)
 
 
-def _converted(value: Any, hint: Any, where: str) -> Any:
+def _converted(value: Any, hint: Any, where: str, default: Any = None) -> Any:
     options = _options(hint)
     if value is None and type(None) in options:
         return None
     for option in options:
         if isinstance(option, type) or get_origin(option) is tuple:
-            fitting = _fitted(value, option, where)
+            fitting = _fitted(value, option, where, default)
             if fitting is not None:
                 return fitting
         elif value == option and type(value) is type(option):
             return value
     wanted = " or ".join(_wanted(o) for o in options if o is not type(None))
-    raise ConfigError(f"{where} = {value!r}: {wanted} is wanted")
+    raise ConfigError(f"{where} = {value!r}: expected {wanted}")
 
 
-def _fitted(value: Any, kind: Any, where: str) -> Any:
-    """Return the value as one of this type, None where it is none."""
+def _fitted(value: Any, kind: Any, where: str, default: Any) -> Any:
+    """Return the value as one of this type, None where it is not."""
     if get_origin(kind) is tuple:
         return _listed(value, get_args(kind), where)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-        return build(kind, value, where)
+        return build(kind, value, where, default=default if type(default) is kind else None)
     if isinstance(value, bool) and kind is not bool:
         return None
     if kind is float and isinstance(value, int | float):
@@ -85,4 +109,4 @@ def _wanted(option: Any) -> str:
         return "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)}"
     if not isinstance(option, type):
         return repr(option)
-    return {int: "a whole number", str: "a text", bool: "true or false"}.get(option, "a table")
+    return {int: "an integer", str: "a text", bool: "true or false"}.get(option, "a table")

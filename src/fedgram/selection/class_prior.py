@@ -10,6 +10,7 @@ from scipy.special import gammaln
 from fedgram.core import codec
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Floats, Integers, Labels, Space
+from fedgram.core.shared import Shared
 from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, MismatchError, SolveError
 from fedgram.models.linear import Linear
@@ -24,7 +25,7 @@ _EVIDENCE_BITS = 20  # a log-likelihood is summed in steps of 2^-20
 
 @codec.register("Informed/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class HeadWithClassCounts:
+class HeadWithClassCounts(Shared):
     """A shared head, and how often each class is among everybody's samples.
 
     Parameters
@@ -47,6 +48,10 @@ class HeadWithClassCounts:
     def classes(self) -> tuple[str, ...]:
         """Names of the scores."""
         return self.head.classes
+
+    def predictor(self) -> Linear:
+        """Return the head without a class prior."""
+        return self.head
 
     def provenance(self) -> str:
         """Digest of what the head was solved from."""

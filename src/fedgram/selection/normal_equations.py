@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.samples import Floats, Samples
+from fedgram.core.samples import Floats, Samples, Space
+from fedgram.core.shared import Shared
 from fedgram.core.solve import Factor, ridge_solve, single_threaded_blas, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import MismatchError
@@ -19,7 +20,7 @@ from fedgram.models.linear import Linear, lifted
 
 @codec.register("Whole/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class NormalEquations:
+class NormalEquations(Shared):
     """Summed statistics with a ridge, as clients get them; what is derived from them is kept.
 
     Examples
@@ -99,6 +100,16 @@ class NormalEquations:
             lift=lift,
             origin="" if stored is not None else self.provenance(),
         )
+
+    @property
+    def space(self) -> Space:
+        """The space of the total."""
+        return self.total.space
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class list of the total."""
+        return self.total.classes
 
     def provenance(self) -> str:
         """Digest of the total and of the ridge."""

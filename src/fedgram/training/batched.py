@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from fedgram.errors import at_client
 from fedgram.federation.client import Client
+from fedgram.federation.step import step
 from fedgram.training.descent import LocalDescent, run_batched
 
 Method = TypeVar("Method")
@@ -69,6 +70,7 @@ class _Batched(Generic[Reply]):
     def __init__(self, function: Callable[[Any, Client, Any], Descents[Reply]]) -> None:
         self._function = function
         self.__doc__ = function.__doc__
+        step(self)  # a step that is declared by being batched
 
     def __get__(self, method: object, owner: type | None = None) -> Any:
         if method is None:

@@ -14,13 +14,16 @@ from typing import Any, ClassVar, Literal, Self, cast
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.samples import Array, Integers, Samples
+from fedgram.core.samples import Array, Integers, Samples, Space
+from fedgram.core.shared import Shared
 from fedgram.core.statistics import Opening
 from fedgram.core.weighted import DOUBLE, SINGLE, Weighted
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
+from fedgram.federation.method import Method
 from fedgram.federation.protocol import Federation
+from fedgram.federation.step import step
 from fedgram.models.architecture import read
 from fedgram.models.linear import Predictor
 from fedgram.models.mlp import MLP, Architecture, TrainedModel, TrainingRows
@@ -35,7 +38,7 @@ _FEWEST_BATCHES = 5  # of a client that can leave out a whole one
 
 @codec.register("Model/1", fields={"trial": "attempt"})
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RoundModel:
+class RoundModel(Shared):
     """What the server broadcasts: the shared network, and how this training goes.
 
     Parameters
@@ -65,6 +68,20 @@ class RoundModel:
     search: RateSearch | None = field(default=None, metadata={"carried": False})
 
     @property
+    def space(self) -> Space:
+        """The space of the network."""
+        return self.network.space
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        return self.network.classes
+
+    def predictor(self) -> TrainedModel | None:
+        """Return the network; None where heads are personal, and none is shared."""
+        return self.network if len(self.theta) == self.shape.size else None
+
+    @property
     def theta(self) -> Array:
         """The shared parameters."""
         return self.network.theta
@@ -75,7 +92,7 @@ class RoundModel:
         return self.network.shape
 
     @property
-    def to_dict(self) -> MLP:
+    def mlp(self) -> MLP:
         """The layers, in methods that have one hidden layer at most."""
         return cast(MLP, self.network.shape)
 
@@ -86,7 +103,7 @@ class RoundModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientMethod:
+class GradientMethod(Method[Any]):
     """Rounds of local descent and averaging; a method says what is different.
 
     Parameters
@@ -123,6 +140,16 @@ class GradientMethod:
 
     # Validation samples are for choices: rates and rounds.
     keeps_valid: ClassVar[bool] = True
+
+    def number_of_rounds(self) -> int:
+        """Return `rounds`."""
+        return self.rounds
+
+    def shortened(self, *, search: bool = True) -> Self:
+        """Return the same with two rounds at most; without `search`, with a given rate."""
+        rate = self.rate if search or self.rate != "auto" else 0.1
+        return replace(self, rounds=min(2, self.rounds), pilot=min(1, self.pilot), rate=rate)
+
     # Whether `layers` may be set, or the method knows one hidden layer only.
     any_layers: ClassVar[bool] = True
 
@@ -199,6 +226,7 @@ class GradientMethod:
 
     # What a client does.
 
+    @step
     def opening(self, client: Client, _: None) -> Opening:
         """Say what the samples of this client mean."""
         space = self.lift(client.train.features.take(slice(0))).space
@@ -223,6 +251,7 @@ class GradientMethod:
         network: TrainedModel = shared.network
         return network
 
+    @step
     def judge(self, client: Client, model: RoundModel) -> Loss:
         """Return the loss of the personal model on validation samples."""
         valid = self._parts(client, model)[1]

@@ -54,7 +54,7 @@ class Terms:
     kept_valid: bool = False
     reserve_valid: bool = False
 
-    def make(self) -> Method:
+    def make(self) -> Method[Any]:
         """Return the method, which must be one of fedgram's own: no code travels."""
         if self.method.endswith(".py"):
             raise DataError(f"method {self.method!r} is a file; only fedgram's own run at sites")

@@ -11,8 +11,9 @@ from fedgram.core.additive import Additive
 from fedgram.engines.remote.messages import Answer, RequestKind, Round, ScoreRequest
 from fedgram.engines.remote.server import Count, RemoteFederation
 from fedgram.errors import MismatchError
-from fedgram.federation.protocol import Step, Total, step_name
+from fedgram.federation.protocol import Total
 from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
+from fedgram.federation.step import Step, step_name
 from fedgram.secure import masks
 from fedgram.secure.flatten import flatten, words
 from fedgram.secure.messages import Keys, Masked, Reveal, Shares, unhex

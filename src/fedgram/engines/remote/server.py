@@ -13,6 +13,7 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Labels
+from fedgram.core.shared import part_for
 from fedgram.core.statistics import Statistics, Tally
 from fedgram.engines.protocol import refusal, resolve_clients, server_rng
 from fedgram.engines.remote.collector import Check, Collector, Received
@@ -30,8 +31,9 @@ from fedgram.engines.remote.messages import (
 from fedgram.engines.remote.replay_log import ReplayLog
 from fedgram.engines.remote.validation import example, require_possible, require_same_schema
 from fedgram.errors import DataError, FederationError, MismatchError
-from fedgram.federation.protocol import Exchange, Phase, Reply, Step, Total, part_for, step_name
+from fedgram.federation.protocol import Exchange, Phase, Total
 from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
+from fedgram.federation.step import Reply, Step, step_name
 
 _ROOM = 8  # an answer may be so many times as large as that of one sample, whose numbers are small
 _LEAST_ROOM = 1 << 20

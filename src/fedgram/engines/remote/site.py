@@ -33,8 +33,9 @@ from fedgram.engines.remote.site_store import SiteStore
 from fedgram.engines.remote.validation import require_possible
 from fedgram.errors import DataError, FedgramError, MismatchError, PrivacyError
 from fedgram.federation.client import Client, Site
-from fedgram.federation.method import Method, Published, find_method, names
 from fedgram.federation.scoring import ScoreTask
+from fedgram.federation.shared import Published
+from fedgram.federation.step import named_step
 from fedgram.runtime import files, flops
 
 
@@ -83,8 +84,6 @@ class SiteEndpoint:
         folder: Path,
         accept: SitePolicy,
     ) -> None:
-        for method in names():  # what requests hold may be of any method's own kinds
-            find_method(method)
         self._name = name
         self._site = site
         self._grid = grid
@@ -216,7 +215,7 @@ class SiteEndpoint:
     def _step(self, request: Request, site: Site, cabinet: SiteStore) -> Kept:
         """Run a named step of the method; its state moves on with the answer, or not at all."""
         terms = request.terms
-        step = _named_step(terms.make(), request.step)
+        step = named_step(terms.make(), request.step)
         state, known = site.state, ""
         if request.broadcast is None and not state:
             known = _digest(request, fingerprint(site, reserve_valid=terms.reserve_valid))
@@ -290,14 +289,6 @@ def relabel(samples: Samples, classes: tuple[str, ...]) -> Samples:
     if samples.labels.classes == classes:
         return samples
     return replace(samples, labels=samples.labels.relabel(classes))
-
-
-def _named_step(method: Method, name: str) -> Callable[..., Any]:
-    step = None if name.startswith("_") else getattr(method, name, None)
-    if not callable(step) or name in ("fit", "personalize"):
-        raise DataError(f"{name!r} is no step of {type(method).__name__}")
-    found: Callable[..., Any] = step
-    return found
 
 
 def _holds_samples(value: Any) -> bool:

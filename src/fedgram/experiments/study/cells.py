@@ -93,14 +93,14 @@ class CellRun:
         return Path(self.method).stem
 
     @cached_property
-    def made(self) -> Method:
+    def made(self) -> Method[Any]:
         """The method with its parameters."""
         return self.settings.make(self.method)
 
     @property
     def rounds(self) -> int:
         """How many rounds it is asked for."""
-        return int(getattr(self.made, "rounds", 1))
+        return self.made.number_of_rounds()
 
     @cached_property
     def digest(self) -> str:
