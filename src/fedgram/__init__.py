@@ -2,10 +2,12 @@
 
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Features, Labels, Samples, Space
-from fedgram.core.statistics import Statistics, Tally
+from fedgram.core.statistics import Statistics
+from fedgram.core.tally import Tally
+from fedgram.data.dataset import Dataset
 from fedgram.data.partition import partition
 from fedgram.data.plan import PartitionPlan
-from fedgram.data.sources import Dataset, load_dataset
+from fedgram.data.sources import load_dataset
 from fedgram.engines.in_process import InProcess
 from fedgram.errors import FedgramError
 from fedgram.experiments.runner import Result, run

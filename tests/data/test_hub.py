@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from fedgram import Grid, load_dataset
 from fedgram.cli import main
+from fedgram.data.dataset import TEST, TRAIN, VALID
 from fedgram.data.items import Columns, Encoded, read_items
-from fedgram.data.sources import TEST, TRAIN, VALID
 from fedgram.errors import DataError
 from fedgram.features import extract
 from fedgram.features.backbones import find

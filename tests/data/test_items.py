@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
+from fedgram.data.dataset import TEST, TRAIN, VALID
 from fedgram.data.items import Columns, read_items
-from fedgram.data.sources import TEST, TRAIN, VALID
 from fedgram.errors import DataError
 
 Image = pytest.importorskip("PIL.Image")

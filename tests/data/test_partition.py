@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedgram.data.dataset import TEST, TRAIN, VALID, Dataset
 from fedgram.data.partition import fixed_split
 from fedgram.data.partition import partition as partitioned
 from fedgram.data.plan import PARTITIONS, PartitionPlan
-from fedgram.data.sources import TEST, TRAIN, VALID, Dataset, load_dataset
+from fedgram.data.sources import load_dataset
 from fedgram.errors import ConfigError, DataError
 
 BY_LABEL = ("iid", "dirichlet", "quantity", "shards")

@@ -17,7 +17,8 @@ from fedgram.cli.root import main
 from fedgram.cli.schema import require_table
 from fedgram.core import codec
 from fedgram.core.samples import Features, Floats, Space
-from fedgram.data.sources import Dataset, Vectors, load_vectors
+from fedgram.data.dataset import Dataset, Vectors
+from fedgram.data.sources import load_vectors
 from fedgram.data.tabular.reader import is_table, read_tables
 from fedgram.data.tabular.schema import BACKBONE, Schema
 from fedgram.errors import ConfigError, DataError, MismatchError
@@ -32,7 +33,8 @@ from fedgram.layerwise.personal import PulledNetwork
 from fedgram.layerwise.solver import SolvedNetwork
 from fedgram.methods._residual_blocks import ResidualModel
 from fedgram.methods.logistic import SoftmaxHead
-from fedgram.models.linear import Blend, ClassMasked, Linear, Shifted
+from fedgram.models.adjusted import Blend, ClassMasked, Shifted
+from fedgram.models.linear import Linear
 from fedgram.models.mlp import TrainedModel
 from fedgram.runtime import files
 from fedgram.selection.normal_equations import NormalEquations

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array
-from fedgram.data.sources import TEST, TRAIN
+from fedgram.data.dataset import TEST, TRAIN
 from fedgram.errors import DataError
 
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.core.samples import Array, Floats, Integers
+from fedgram.data.dataset import TEST, TRAIN, VALID, Dataset
 from fedgram.data.plan import PartitionPlan
-from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
 from fedgram.errors import ConfigError, DataError
 
 DEFAULT_CLIENTS = 20

@@ -6,7 +6,6 @@ import csv
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,110 +15,16 @@ from safetensors.numpy import load_file
 
 from fedgram.core.samples import Array, Integers, image_backbone_name
 from fedgram.data import synthetic
+from fedgram.data.archives import cifar_folder, idx_folder
+from fedgram.data.dataset import Dataset, Vectors
 from fedgram.errors import DataError
 from fedgram.runtime import files
 
 DATA_VARIABLE = "FEDGRAM_DATA"
-TRAIN, VALID, TEST = 0, 1, 2
 _KEPT = (
     *("x", "y", "scale", "offset", "client", "domain", "split", "classes", "backbone", "grid"),
 )
 _ARRAYS = (*_KEPT, "digest")  # of each item, for whoever extends the file
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Dataset:
-    """Feature vectors with class codes, before any split.
-
-    Parameters
-    ----------
-    x
-        Samples by features, of any float or integer type.
-    y
-        Class code of each sample.
-    classes
-        Class names.
-    scale, offset
-        Where given, the real feature is ``x * scale + offset``.
-    client, domain
-        Where given, the name of each sample's client or domain.
-    split
-        Where given, 0 for training, 1 for validation, 2 for test samples.
-    backbone
-        Where given, what made the vectors; sums of different backbones are refused.
-    grid
-        Where given, bits and clip of the grid that ``x`` already lies on, without the constant.
-    name
-        What to call the data in messages and records.
-
-    Examples
-    --------
-    >>> load_dataset("digits")
-    Dataset(digits: 1797 samples, 64 features, 10 classes)
-    """
-
-    x: Array
-    y: Integers
-    classes: tuple[str, ...]
-    scale: Array | None = None
-    offset: Array | None = None
-    client: Array | None = None
-    domain: Array | None = None
-    split: Array | None = None
-    backbone: str = ""
-    grid: tuple[int, float] | None = None
-    name: str = "data"
-
-    def __post_init__(self) -> None:
-        real = np.issubdtype(self.x.dtype, np.integer) or np.issubdtype(self.x.dtype, np.floating)
-        if self.x.ndim != 2 or not real:
-            raise DataError(
-                f"{self.name}: x must be numbers, samples by features, not {self.x.dtype} of "
-                f"shape {self.x.shape}"
-            )
-        for label in ("y", "client", "domain", "split"):
-            array = getattr(self, label)
-            if array is not None and array.shape != (len(self.x),):
-                raise DataError(
-                    f"{self.name}: {label} has shape {array.shape} but x has {len(self.x)} "
-                    "rows; give one entry per row"
-                )
-        for label in ("scale", "offset"):
-            array = getattr(self, label)
-            if array is not None and array.shape not in ((), (1,), (self.x.shape[1],)):
-                raise DataError(
-                    f"{self.name}: {label} has shape {array.shape} but x has {self.x.shape[1]} "
-                    "features; give one number per feature, or one for all"
-                )
-        if self.split is not None and not np.isin(self.split, (TRAIN, VALID, TEST)).all():
-            raise DataError(f"{self.name}: split must be 0 (train), 1 (valid) or 2 (test)")
-        wrong = np.flatnonzero((self.y < 0) | (self.y >= len(self.classes)))
-        if len(wrong):
-            client = "" if self.client is None else f"client {self.client[wrong[0]]}: "
-            raise DataError(
-                f"{self.name}: {client}labels run from {self.y.min()} to {self.y.max()}, but there "
-                f"are {len(self.classes)} classes; use codes from 0 to {len(self.classes) - 1}"
-            )
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __repr__(self) -> str:
-        return (
-            f"Dataset({self.name}: {len(self)} samples, {self.x.shape[1]} features, "
-            f"{len(self.classes)} classes)"
-        )
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Vectors:
-    """Feature vectors without labels, to predict on."""
-
-    x: Array
-    scale: Array | None = None
-    offset: Array | None = None
-    backbone: str = ""
-    grid: tuple[int, float] | None = None
 
 
 def load_vectors(source: str) -> Vectors:
@@ -193,8 +98,6 @@ def _flat(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _read_folder(path: Path) -> dict[str, Array]:
-    from fedgram.data.archives import cifar_folder, idx_folder  # which is made of what stands here
-
     arrays = idx_folder(path) or cifar_folder(path)
     if arrays is None:
         raise DataError(

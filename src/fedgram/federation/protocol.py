@@ -10,6 +10,7 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive
+from fedgram.core.disk_store import DiskStore
 from fedgram.federation.client import Client
 
 Total = TypeVar("Total", bound=Additive)
@@ -58,7 +59,7 @@ class Federation(Protocol):
         """
 
 
-def gather_to_disk(federation: Federation, step: Step[Total], shelf: codec.DiskStore) -> Total:
+def gather_to_disk(federation: Federation, step: Step[Total], shelf: DiskStore) -> Total:
     """Gather replies, put each on a shelf and return their total: one is in memory at a time."""
     replies = federation.gather(step)
     client, total = next(replies)

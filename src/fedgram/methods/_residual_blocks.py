@@ -14,9 +14,10 @@ import numpy as np
 import scipy.linalg
 
 from fedgram.core import codec
+from fedgram.core.census import DataSchema
 from fedgram.core.samples import Features, Floats, Samples, Space
-from fedgram.core.solve import require_ridge, ridge_solve, single_threaded_blas, unpack_symmetric
-from fedgram.core.statistics import Opening, Statistics
+from fedgram.core.solve import require_ridge, ridge_solve, unpack_symmetric
+from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.features.residual import Block, Residual, concat, concat_space
@@ -33,6 +34,7 @@ from fedgram.federation.protocol import (
 )
 from fedgram.models.linear import Linear, Predictor, require_space
 from fedgram.runtime import flops
+from fedgram.runtime.threads import single_threaded_blas
 
 _ROWS_AT_A_TIME = 8192  # bounds the copy of features side by side
 _KEPT = "deep"  # where a client keeps its deep features between asks
@@ -131,9 +133,9 @@ class ResidualBlocks:
 
     # What a client does.
 
-    def opening(self, client: Client, _: None) -> Opening:
+    def opening(self, client: Client, _: None) -> DataSchema:
         """Say what the samples of this client mean."""
-        return Opening(space=client.train.features.space, classes=client.train.labels.classes)
+        return DataSchema(space=client.train.features.space, classes=client.train.labels.classes)
 
     def depth_statistics(self, client: Client, below: Residual) -> Statistics:
         """Return the sums of deep features, with the next block's random ones beside them."""

@@ -13,7 +13,8 @@ from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation, Tuned, unwrap
 from fedgram.methods._tuning import select_best
-from fedgram.models.linear import Blend, Linear, Predictor, lifted, require_lift
+from fedgram.models.adjusted import Blend
+from fedgram.models.linear import Linear, Predictor, lifted, require_lift
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import BALANCES, STRENGTHS, LeaveOneOut, correct
 from fedgram.selection.normal_equations import NormalEquations

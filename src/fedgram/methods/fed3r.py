@@ -11,7 +11,8 @@ from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
-from fedgram.models.linear import ClassMasked, Linear, Predictor, lifted
+from fedgram.models.adjusted import ClassMasked
+from fedgram.models.linear import Linear, Predictor, lifted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from fedgram.core.weighted import Weighted
 from fedgram.errors import ConfigError
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
-from fedgram.models.linear import ClassMasked, Predictor
+from fedgram.models.adjusted import ClassMasked
+from fedgram.models.linear import Predictor
 from fedgram.models.mlp import TrainingRows, cross_entropy_grad, ignore_overflow, matmul
 from fedgram.training.loop import (
     GradientMethod,

@@ -15,7 +15,8 @@ from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation, Tuned, unwrap
-from fedgram.models.linear import Predictor, Shifted, lifted, require_lift
+from fedgram.models.adjusted import Shifted
+from fedgram.models.linear import Predictor, lifted, require_lift
 from fedgram.selection.class_prior import (
     PriorEvidence,
     class_counts,

@@ -13,7 +13,8 @@ from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation, Tuned, unwrap
 from fedgram.methods._tuning import select_best
-from fedgram.models.linear import Predictor, Shifted, lifted, require_lift
+from fedgram.models.adjusted import Shifted
+from fedgram.models.linear import Predictor, lifted, require_lift
 from fedgram.selection.class_prior import (
     TEMPERATURES,
     HeadWithClassCounts,

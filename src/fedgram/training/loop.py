@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal, Self, cast
 import numpy as np
 
 from fedgram.core import codec
+from fedgram.core.census import DataSchema
 from fedgram.core.samples import Array, Integers, Samples
-from fedgram.core.statistics import Opening
 from fedgram.core.weighted import DOUBLE, SINGLE, Weighted
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.features.lift import Lift
@@ -199,10 +199,10 @@ class GradientMethod:
 
     # What a client does.
 
-    def opening(self, client: Client, _: None) -> Opening:
+    def opening(self, client: Client, _: None) -> DataSchema:
         """Say what the samples of this client mean."""
         space = self.lift(client.train.features.take(slice(0))).space
-        return Opening(space=space, classes=client.train.labels.classes)
+        return DataSchema(space=space, classes=client.train.labels.classes)
 
     @batched_step
     def update(self, client: Client, model: RoundModel) -> Descents[Weighted]:
@@ -249,7 +249,7 @@ class GradientMethod:
         places = SINGLE if self.precision == "single" else DOUBLE
         return Weighted.of(values, weight, places=places, beside=beside)
 
-    def _start(self, opening: Opening) -> RoundModel:
+    def _start(self, opening: DataSchema) -> RoundModel:
         space, classes = opening.space, len(opening.classes)
         shape: Architecture = (
             TorchNetwork.of(self.layers, space, classes, self.image)

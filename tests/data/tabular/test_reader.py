@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from fedgram.data.sources import TEST, TRAIN, VALID
+from fedgram.data.dataset import TEST, TRAIN, VALID
 from fedgram.data.tabular.reader import Table, read_table, read_tables, text
 from fedgram.errors import DataError
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array
-from fedgram.data.sources import TEST, TRAIN, VALID
+from fedgram.data.dataset import TEST, TRAIN, VALID
 from fedgram.errors import DataError
 from fedgram.runtime.settings import propose
 
