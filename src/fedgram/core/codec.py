@@ -231,7 +231,8 @@ def decode(data: bytes, *, origin: str = "message") -> Any:
     header = _header(data, origin)
     if header.get("format") != FORMAT:
         raise DataError(
-            f"{origin}: expected format {FORMAT}, got {header.get('format')}; upgrade fedgram"
+            f"{origin}: format {header.get('format')} is not supported (expected {FORMAT}); "
+            "upgrade fedgram"
         )
     try:
         arrays = dict(sorted(_unpack(data).items(), key=_number))

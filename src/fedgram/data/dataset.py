@@ -1,4 +1,4 @@
-"""A data set in memory: feature vectors, class codes and what is known of each sample."""
+"""`Dataset`: feature vectors, class codes and metadata of all samples, in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from fedgram.core.samples import Array, Integers
 from fedgram.errors import DataError
 
-TRAIN, VALID, TEST = 0, 1, 2
+TRAIN, VALID, TEST = 0, 1, 2  # codes of `Dataset.split`
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,17 +25,19 @@ class Dataset:
     classes
         Class names.
     scale, offset
-        Where given, the real feature is ``x * scale + offset``.
+        If given, the real features are ``x * scale + offset``.
     client, domain
-        Where given, the name of each sample's client or domain.
+        If given, the name of each sample's client or domain.
     split
-        Where given, 0 for training, 1 for validation, 2 for test samples.
+        If given, 0 for training, 1 for validation, 2 for test samples.
     backbone
-        Where given, what made the vectors; sums of different backbones are refused.
+        Name of the backbone that made the vectors, if known; sums of different backbones do not
+        add.
     grid
-        Where given, bits and clip of the grid that ``x`` already lies on, without the constant.
+        If given, bits and clip of the grid of ``x``: the features are integers of this grid,
+        without the constant.
     name
-        What to call the data in messages and records.
+        Name of the data in messages and records.
 
     Examples
     --------
@@ -60,7 +62,7 @@ class Dataset:
         real = np.issubdtype(self.x.dtype, np.integer) or np.issubdtype(self.x.dtype, np.floating)
         if self.x.ndim != 2 or not real:
             raise DataError(
-                f"{self.name}: x must be numbers, samples by features, not {self.x.dtype} of "
+                f"{self.name}: x: expected numbers, samples by features, got {self.x.dtype} of "
                 f"shape {self.x.shape}"
             )
         for label in ("y", "client", "domain", "split"):
@@ -78,7 +80,7 @@ class Dataset:
                     "features; give one number per feature, or one for all"
                 )
         if self.split is not None and not np.isin(self.split, (TRAIN, VALID, TEST)).all():
-            raise DataError(f"{self.name}: split must be 0 (train), 1 (valid) or 2 (test)")
+            raise DataError(f"{self.name}: split: expected 0 (train), 1 (valid) or 2 (test)")
         wrong = np.flatnonzero((self.y < 0) | (self.y >= len(self.classes)))
         if len(wrong):
             client = "" if self.client is None else f"client {self.client[wrong[0]]}: "
@@ -99,7 +101,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Vectors:
-    """Feature vectors without labels, to predict on."""
+    """Feature vectors without labels, for prediction; the fields are those of `Dataset`."""
 
     x: Array
     scale: Array | None = None
