@@ -35,7 +35,7 @@ from fedgram import (
     load_dataset,
 )
 from fedgram.core.samples import Samples, concatenate
-from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
+from fedgram.data.dataset import TEST, TRAIN, VALID, Dataset
 from fedgram.features.lift import Lift
 from fedgram.features.residual import Residual
 from fedgram.federation.client import Client

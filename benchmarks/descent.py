@@ -26,8 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgram.core.samples import Array, Features, Integers
+from fedgram.data.dataset import Dataset
 from fedgram.data.plan import PartitionPlan
-from fedgram.data.sources import Dataset, load_dataset
+from fedgram.data.sources import load_dataset
 from fedgram.engines.in_process import InProcess
 from fedgram.federation.federated_dataset import FederatedDataset, federate
 from fedgram.methods.fedavg import FedAvg

@@ -23,8 +23,8 @@ from fedgram import (
     load_dataset,
     predict,
 )
+from fedgram.data.dataset import TEST
 from fedgram.data.partition import fixed_split
-from fedgram.data.sources import TEST
 
 SOURCES = (
     "digits",

@@ -27,7 +27,7 @@ import numpy as np
 
 from fedgram import InProcess, PartitionPlan, create_method, federate, load_dataset, run
 from fedgram.core.samples import Samples
-from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
+from fedgram.data.dataset import TEST, TRAIN, VALID, Dataset
 from fedgram.experiments.scores import Metrics
 from fedgram.layerwise.filters import FilterKind, Scaling
 from fedgram.layerwise.solver import SolvedNetwork

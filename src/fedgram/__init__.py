@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from fedgram.core.samples import Space as Space
     from fedgram.core.shared import Shared as Shared
     from fedgram.core.statistics import Statistics as Statistics
-    from fedgram.core.statistics import Tally as Tally
+    from fedgram.core.tally import Tally as Tally
     from fedgram.core.weighted import Weighted as Weighted
+    from fedgram.data.dataset import Dataset as Dataset
     from fedgram.data.partition import partition as partition
     from fedgram.data.plan import PartitionPlan as PartitionPlan
-    from fedgram.data.sources import Dataset as Dataset
     from fedgram.data.sources import load_dataset as load_dataset
     from fedgram.engines.in_process import InProcess as InProcess
     from fedgram.errors import FedgramError as FedgramError
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Additive": "fedgram.core.additive",
     "Client": "fedgram.federation.client",
-    "Dataset": "fedgram.data.sources",
+    "Dataset": "fedgram.data.dataset",
     "Features": "fedgram.core.samples",
     "FederatedDataset": "fedgram.federation.federated_dataset",
     "Federation": "fedgram.federation.protocol",
@@ -66,7 +66,7 @@ _HOME = {
     "Site": "fedgram.federation.client",
     "Space": "fedgram.core.samples",
     "Statistics": "fedgram.core.statistics",
-    "Tally": "fedgram.core.statistics",
+    "Tally": "fedgram.core.tally",
     "Weighted": "fedgram.core.weighted",
     "create_method": "fedgram.federation.method",
     "federate": "fedgram.federation.federated_dataset",

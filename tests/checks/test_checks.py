@@ -76,7 +76,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedgram.models.linear import Blend, Linear
+from fedgram.models.adjusted import Blend
+from fedgram.models.linear import Linear
 from fedgram.methods.afl import AFL
 from fedgram.core.statistics import Statistics
 

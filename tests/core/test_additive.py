@@ -85,7 +85,9 @@ def test_disagreement_is_refused_in_both_directions():
 
 @pytest.mark.parametrize("other", [Account(coins=1, currency="EUR"), 3, None, "EUR"])
 def test_other_kinds_are_refused_by_name(other):
-    with pytest.raises(MismatchError, match=f"Purse does not add to a {type(other).__name__}"):
+    with pytest.raises(
+        MismatchError, match=f"expected another Purse to add, got {type(other).__name__}"
+    ):
         _ = purse(1) + other
 
 

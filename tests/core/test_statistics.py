@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedgram import Features, Grid, Labels, Lift, Space, Statistics, Tally
-from fedgram.core.statistics import HISTOGRAM_BINS, worst_decile
+from fedgram.core.tally import HISTOGRAM_BINS, worst_decile
 from fedgram.errors import DataError, FedgramError, MismatchError
 
 SPACE = Space(width=3, unit=0.5, bound=127)

@@ -117,7 +117,7 @@ def test_each_entry_may_have_a_weight_of_its_own():
 
 def test_a_mean_that_nobody_has_a_say_in_is_refused():
     nobody = Weighted.of(np.ones(2), np.array([1, 0]))
-    with pytest.raises(SolveError, match="nobody has a say"):
+    with pytest.raises(SolveError, match="the mean is undefined"):
         nobody.mean()
     np.testing.assert_array_equal(nobody.mean(otherwise=np.zeros(2)), [1.0, 0.0])
 
@@ -130,7 +130,7 @@ def test_the_largest_weights_do_not_overflow_and_larger_ones_are_refused(places,
     extreme = np.array([REACH, -REACH, 1.0], dtype)
     most = Weighted.of(extreme, MOST_WEIGHT, places=places)
     np.testing.assert_array_equal(most.mean(), extreme)
-    with pytest.raises(ExactnessError, match=f"{MOST_WEIGHT + 1} might overflow"):
+    with pytest.raises(ExactnessError, match=f"sum of weights is {MOST_WEIGHT + 1}"):
         Weighted.of(extreme, MOST_WEIGHT + 1, places=places)
     half = Weighted.of(extreme, MOST_WEIGHT // 2 + 1, places=places)
     with pytest.raises(ExactnessError, match="overflow"):

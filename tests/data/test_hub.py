@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from fedgram import Grid, load_dataset
 from fedgram.cli import main
+from fedgram.data.dataset import TEST, TRAIN, VALID
 from fedgram.data.items import Columns, Encoded, read_items
-from fedgram.data.sources import TEST, TRAIN, VALID
 from fedgram.errors import DataError
 from fedgram.features import extract
 from fedgram.features.backbones import find
@@ -247,18 +247,18 @@ def changed(case):
 @pytest.mark.parametrize(
     ("case", "columns", "message"),
     [
-        ("column", Columns(label="lable"), "there is no column 'lable'; did you mean 'label'"),
+        ("column", Columns(label="lable"), "column 'lable' is missing; did you mean 'label'"),
         ("several", Columns(), "photo, other hold images; name one with --image"),
-        ("no images", Columns(image="site"), "'site' does not hold images"),
+        ("no images", Columns(image="site"), "'site' does not contain images"),
         ("no texts", Columns(text="photo"), "'photo' does not hold texts"),
-        ("both", Columns(text="site", image="photo"), "not both"),
-        ("split", Columns(text="text"), "split 'unsupervised' is none of .*save_to_disk"),
-        ("columns", Columns(text="text"), "its splits differ in their columns"),
-        ("gap", Columns(text="text"), r"\[1\] has no 'label'; leave out such rows"),
+        ("both", Columns(text="site", image="photo"), "got both"),
+        ("split", Columns(text="text"), "expected one of .*, got 'unsupervised'; save"),
+        ("columns", Columns(text="text"), "the splits have different columns"),
+        ("gap", Columns(text="text"), r"\[1\] has no 'label'; remove such rows"),
         ("unlabelled", Columns(text="text"), r"test\[1\] has no 'label'"),
         ("words", Columns(), "a feature is not a number .*--text"),
-        ("nothing", Columns(), "no columns are left for features"),
-        ("column split", Columns(text="text"), r"\[0\]: split 'unsupervised' is none of"),
+        ("nothing", Columns(), "no feature columns"),
+        ("column split", Columns(text="text"), r"\[0\]: split: expected one of"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(tmp_path, case, columns, message):
@@ -310,5 +310,5 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch):
 
 def test_a_column_of_images_is_refused_elsewhere(tmp_path):
     (tmp_path / "a.csv").write_text("a,label\n1,x\n")
-    with pytest.raises(DataError, match="only data sets of the hub"):
+    with pytest.raises(DataError, match="only Hugging Face data sets"):
         read_items(str(tmp_path / "a.csv"), Columns(image="a"))

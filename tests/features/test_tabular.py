@@ -261,7 +261,7 @@ def test_messages_of_another_schema_or_kind_are_refused(hospitals):
     widen(hospitals, "mine.toml", 10.0)
     measure(hospitals, "west", schema="mine.toml")
     done = settle(hospitals, code=4)
-    assert "client west: measured its table by another schema" in done.stderr
+    assert "client west: the table was measured with another schema" in done.stderr
     (hospitals / "west.moments").write_bytes(b"not a message")
     assert "west.moments" in settle(hospitals, code=3).stderr
     settle(hospitals, names=("north", "south"))
@@ -318,7 +318,7 @@ def test_one_table_needs_no_schema(hospitals):
     trained = [float(e["age"]) for e in patients(200) if e["split"] != "test"]
     assert own.columns["age"].mean == pytest.approx(np.mean(trained))
     done = fedgram(*whole, "-o", out)
-    assert "left out: 'id' holds more than 100 different words" in done.stderr
+    assert "left out: 'id' has more than 100 different words" in done.stderr
     assert load_dataset(str(out)).backbone == data.backbone
 
 

@@ -97,7 +97,7 @@ class Restarting(Statistics):
 class Careless(Statistics):
     """Adds whatever comes, without asking what it means."""
 
-    def _refuse_disagreement(self, other: Self) -> None:
+    def require_same_schema(self, other: Self) -> None:
         pass
 
 

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedgram import Lift, Linear, Space
 from fedgram.core import codec
-from fedgram.models.linear import Blend, ClassMasked
+from fedgram.models.adjusted import Blend, ClassMasked
 from fedgram.models.mlp import MLP, TrainedModel
 from fedgram.training.loop import RoundModel
 

@@ -776,7 +776,7 @@ def test_a_total_that_is_not_the_sum_is_found(ledger, path, statement, value):
 
 def test_a_total_that_cannot_be_read_is_named(ledger, path):
     rows(path, "UPDATE total SET value = ?", b"nothing of ours")
-    with pytest.raises(FedgramError, match="not written by fedgram"):
+    with pytest.raises(FedgramError, match="not a fedgram file"):
         ledger.verify()
 
 

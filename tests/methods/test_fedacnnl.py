@@ -19,13 +19,13 @@ from fedgram.layerwise import solver
 from fedgram.layerwise.personal import (
     STRENGTHS,
     ClassProfiles,
-    PulledLeaveOneOut,
     blocks_of_classes,
     nearest,
 )
 from fedgram.layerwise.solver import LayerwiseSolver
 from fedgram.layerwise.stack import LayerStack
 from fedgram.models.linear import Linear, predict
+from fedgram.selection.leave_one_out import PulledLeaveOneOut
 from fedgram.selection.normal_equations import NormalEquations
 
 CONV = {"image": [8, 8, 1], "layers": "conv 6 3x3 pad 1 max 2, conv 8 3x3 pad 1 max 2, dense 12"}

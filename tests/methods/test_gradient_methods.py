@@ -9,7 +9,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from fedgram import InProcess, Site
 from fedgram.checks.federations import partitioned as digits
-from fedgram.core import codec, solve
+from fedgram.core import codec
 from fedgram.core.weighted import Weighted
 from fedgram.errors import ConfigError
 from fedgram.experiments.runner import run
@@ -32,9 +32,10 @@ from fedgram.methods.perfedavg import PerFedAvg
 from fedgram.methods.pfedme import PFedMe
 from fedgram.methods.scaffold import Scaffold
 from fedgram.models import mlp
-from fedgram.models.linear import ClassMasked, predict
+from fedgram.models.adjusted import ClassMasked
+from fedgram.models.linear import predict
 from fedgram.models.mlp import TrainingRows
-from fedgram.runtime import flops
+from fedgram.runtime import flops, threads
 from fedgram.training.loop import GradientMethod
 
 GRADIENT = [name for name in names() if issubclass(find_method(name), GradientMethod)]
@@ -116,7 +117,7 @@ def test_every_product_is_computed_with_a_fixed_number_of_threads(name, monkeypa
 
     def watched(flops):
         if flops > 0:  # what is taken off is only moved
-            counted.append(solve._inside > 0)
+            counted.append(threads._inside > 0)
         real(flops)
 
     monkeypatch.setattr(flops, "add", watched)

@@ -241,7 +241,7 @@ class Listening(InProcess):
         total = None
         for client, reply in self.gather(step, broadcast, clients=clients):
             if step.__name__ == "left_out" and client == "a":
-                self.description += reply.right[0].tolist()
+                self.description += reply.correct[0].tolist()
             total = reply if total is None else total + reply
         return total
 

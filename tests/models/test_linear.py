@@ -9,7 +9,7 @@ from fedgram import Features, Grid, Labels, Lift, Linear, Samples, Space, Statis
 from fedgram.core import codec
 from fedgram.errors import MismatchError, SolveError
 from fedgram.models import linear as module
-from fedgram.models.linear import Blend
+from fedgram.models.adjusted import Blend
 from fedgram.selection.normal_equations import NormalEquations
 
 SPACE = Space(width=2, unit=0.5, bound=127)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from network_support import some_rows, some_theta
 
 from fedgram import Features, Grid, Lift, Space
-from fedgram.core import codec, solve
+from fedgram.core import codec
 from fedgram.errors import MismatchError
 from fedgram.models import mlp
 from fedgram.models.mlp import MLP, TrainedModel, TrainingRows
-from fedgram.runtime import flops
+from fedgram.runtime import flops, threads
 
 SHAPES = [MLP(width=5, hidden=0, classes=3), MLP(width=5, hidden=4, classes=3)]
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=["linear", "hidden"])
@@ -238,10 +238,10 @@ def test_rows_are_lifted_samples(gridded):
 
 
 def test_the_number_of_threads_is_fixed_while_descending():
-    outside = solve._inside
+    outside = threads._inside
     with mlp.ignore_overflow():
-        assert solve._inside == outside + 1
-    assert solve._inside == outside
+        assert threads._inside == outside + 1
+    assert threads._inside == outside
 
 
 # Networks

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from secure_support import Load, names, plain, signers, total_of
 
 from fedgram.core import codec
+from fedgram.core.census import DataSchema
 from fedgram.core.samples import Labels
-from fedgram.core.statistics import Opening, Statistics, Tally
+from fedgram.core.statistics import Statistics
+from fedgram.core.tally import Tally
 from fedgram.core.weighted import Weighted
 from fedgram.errors import DataError, ExactnessError, MismatchError, PrivacyError
 from fedgram.features.grid import Grid
@@ -125,7 +127,7 @@ def values():
     yield Tally.of(np.array([0, 1, 0]), labels, auroc=0.5)
     yield weighted
     yield Weighted.of(rng.normal(size=5), np.arange(5))
-    yield Opening(space=rows.space, classes=("no", "yes"))
+    yield DataSchema(space=rows.space, classes=("no", "yes"))
     yield Corrected(theta=weighted, control=Weighted.of(rng.normal(size=5), 1))
 
 

@@ -169,7 +169,7 @@ def test_ballots_choose_the_first_of_equals():
     ballot = CorrectCounts.of(np.array([[0, 1, 1], [1, 1, 1]], bool)) + CorrectCounts.of(
         np.zeros((2, 3), bool)
     )
-    assert (ballot.winner, ballot.samples, ballot.right.tolist()) == (1, 4, [[1, 2, 2]])
+    assert (ballot.winner, ballot.samples, ballot.correct.tolist()) == (1, 4, [[1, 2, 2]])
     assert ballot.accuracy.tolist() == [0.25, 0.5, 0.5]
     assert CorrectCounts.zero() + ballot == ballot
     with pytest.raises(SolveError, match="nobody"):
@@ -204,7 +204,7 @@ def test_counts_are_those_of_refitting_the_whole_method(name):
             some = federated({**parts, "a": without(parts["a"], i)})
             model = run(fixed, some, metrics=Metrics(whole=False)).models["a"]
             hits += model(parts["a"].take([i]).features)[0].argmax() == code
-        assert ballot.right[0, place] == hits
+        assert ballot.correct[0, place] == hits
 
 
 @pytest.mark.parametrize("name", AUTO)

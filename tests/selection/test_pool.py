@@ -11,7 +11,8 @@ from fedgram.checks.federations import trainable
 from fedgram.core import codec
 from fedgram.errors import DataError, SolveError
 from fedgram.methods._pooling import SOFT_SCALES, Judged, side_by_side, trials
-from fedgram.models.linear import Blend, ClassMasked, Linear, Shifted
+from fedgram.models.adjusted import Blend, ClassMasked, Shifted
+from fedgram.models.linear import Linear
 from fedgram.selection import pool
 from fedgram.selection.pool import (
     LOSS_PLACES,

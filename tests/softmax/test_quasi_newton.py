@@ -219,7 +219,7 @@ def test_the_gram_matrix_is_left_as_it_was(problem):
 
 def test_a_ridge_that_is_no_weight_is_refused(problem):
     for ridge in (-1.0, np.nan, np.inf):
-        with pytest.raises(SolveError, match="is not a weight"):
+        with pytest.raises(SolveError, match="expected a finite number"):
             problem.objective.metric(ridge)
 
 

@@ -19,7 +19,8 @@ from fedgram.cli.root import main
 from fedgram.core import codec
 from fedgram.core.samples import Samples
 from fedgram.core.statistics import Statistics
-from fedgram.data.sources import TEST, load_dataset
+from fedgram.data.dataset import TEST
+from fedgram.data.sources import load_dataset
 from fedgram.engines.ledger_backed import publish
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments import config as configuration

@@ -18,7 +18,8 @@ from fedgram.cli.schema import require_table
 from fedgram.core import codec
 from fedgram.core.samples import Features, Floats, Space
 from fedgram.core.shared import Shared, part_for
-from fedgram.data.sources import Dataset, Vectors, load_vectors
+from fedgram.data.dataset import Dataset, Vectors
+from fedgram.data.sources import load_vectors
 from fedgram.data.tabular.reader import is_table, read_tables
 from fedgram.data.tabular.schema import BACKBONE, Schema
 from fedgram.errors import ConfigError, DataError, MismatchError

@@ -11,9 +11,9 @@ from fedgram.cli.root import main
 from fedgram.core import codec
 from fedgram.data.items import Columns
 from fedgram.data.sources import save
-from fedgram.data.tabular.draft import alone
 from fedgram.data.tabular.draft import draft as drafted
-from fedgram.data.tabular.moments import Measured, joined, measured, settled
+from fedgram.data.tabular.draft import draft_for_file
+from fedgram.data.tabular.moments import Measured, measured, sum_measured, with_moments
 from fedgram.data.tabular.reader import SPLIT, is_table, read_tables
 from fedgram.data.tabular.schema import Schema
 from fedgram.errors import ConfigError, DataError
@@ -47,7 +47,7 @@ def table_features(
         others = [name for name in next(read_tables(path)).columns if name not in used]
         _say_left_out(dict.fromkeys(others, "is not in the schema"))
     else:
-        agreed, left_out = alone(path, label=columns.label, without=[*named, *without])
+        agreed, left_out = draft_for_file(path, label=columns.label, without=[*named, *without])
         _say_left_out(left_out)
         kept = out.with_name(f"{out.stem}.schema.toml")
         files.write(kept, agreed.toml())
@@ -129,8 +129,8 @@ def settle(schema: Path, moments: tuple[Path, ...], out: Path) -> None:
     Example: fedgram schema settle draft.toml north.moments south.moments -o agreed.toml
     """
     agreed = Schema.load(schema)
-    total = joined(agreed, _measured(moments))
-    final = settled(agreed, total)
+    total = sum_measured(agreed, _measured(moments))
+    final = with_moments(agreed, total)
     rows, clients = max(total.count), len(moments)
     files.write(out, f"# Mean and deviation of {rows} rows of {clients} clients.\n" + final.toml())
     click.echo(f"{out}: {rows} rows of {clients} clients, {final.backbone}")

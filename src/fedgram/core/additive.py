@@ -1,4 +1,7 @@
-"""Values that add and subtract: the one thing a server ever does with what clients send."""
+"""Values that add and subtract exactly: a commutative group.
+
+`Additive` is the base class of all values that a server, or secure aggregation, sums over clients.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from fedgram.errors import MismatchError
 
 
 def schema_field(**kwargs: Any) -> Any:
-    """Declare a field of an `Additive` that both sides must agree on and that is not summed.
+    """Declare a field of an `Additive` that is not summed and must be equal on both sides.
 
     Examples
     --------
@@ -57,13 +60,18 @@ class Additive:
         return cls()
 
     def lacks_schema(self) -> bool:
-        """Whether this is a zero that takes over whatever the other side has agreed on."""
+        """Whether this value is a zero that adds to values of any schema."""
         return False
 
     def validate(self, sites: int = 1) -> None:
-        """Refuse what no client could have sent; `sites` share the room that a total has.
+        """Raise an error if no data of a client can give this value.
 
-        A server calls it before it adds a reply. What passes may still be false.
+        A server validates each reply before adding the reply. A valid value can still be false.
+
+        Parameters
+        ----------
+        sites
+            Number of sites that add to the same total: each may use this fraction of its range.
         """
 
     def __add__(self, other: Self) -> Self:
@@ -92,13 +100,15 @@ class Additive:
 
     def _combine(self, other: Self, op: Callable[[Any, Any], Any]) -> Self:
         if type(other) is not type(self):
-            raise MismatchError(f"a {type(self).__name__} does not add to a {type(other).__name__}")
+            raise MismatchError(
+                f"expected another {type(self).__name__} to add, got {type(other).__name__}"
+            )
         if other.lacks_schema():
             return self
         if self.lacks_schema():
             return other if op is operator.add else -other
-        self._refuse_disagreement(other)
-        self._refuse_other_shapes(other)
+        self.require_same_schema(other)
+        self._require_same_shapes(other)
         return dataclasses.replace(
             self, **{k: op(getattr(self, k), getattr(other, k)) for k in self._summed()}
         )
@@ -107,7 +117,8 @@ class Additive:
     def _summed(cls) -> list[str]:
         return [f.name for f in dataclasses.fields(cls) if not f.metadata.get("agreed")]
 
-    def _refuse_disagreement(self, other: Self) -> None:
+    def require_same_schema(self, other: Self) -> None:
+        """Raise MismatchError unless all fields declared with `schema_field` are equal."""
         for field in dataclasses.fields(self):
             if not field.metadata.get("agreed"):
                 continue
@@ -117,8 +128,8 @@ class Additive:
                 detail = explain(theirs) if explain else f"{ours!r} and {theirs!r}"
                 raise MismatchError(f"{type(self).__name__}: {field.name} differs: {detail}")
 
-    def _refuse_other_shapes(self, other: Self) -> None:
-        for name in self._summed():  # NumPy would stretch one to fit the other
+    def _require_same_shapes(self, other: Self) -> None:
+        for name in self._summed():  # NumPy would broadcast one array to the shape of the other
             ours, theirs = np.shape(getattr(self, name)), np.shape(getattr(other, name))
             if ours != theirs:
                 raise MismatchError(

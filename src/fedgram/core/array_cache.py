@@ -1,4 +1,4 @@
-"""What a client makes of its samples once and uses in every round, in memory while they are."""
+"""A cache of arrays that are computed from a client's features once and used in every round."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fedgram.core.samples import Array, Features
 
 
 class ArrayCache:
-    """Arrays made of features, kept with them as far as there is room.
+    """Arrays computed from features, cached while the features exist and memory allows.
 
-    Whether one was kept changes no bit of a result, only the time until it is there.
+    The cache changes no bit of a result, only the time to compute the result.
 
     Parameters
     ----------
     most
-        Bytes that are kept, of all clients of this process together; beyond that arrays are made
-        again whenever they are asked for.
+        Maximum number of cached bytes, over all clients of this process. Arrays beyond this limit
+        are computed again on each use.
 
     Examples
     --------
@@ -33,18 +33,29 @@ class ArrayCache:
 
     def __init__(self, *, most: int) -> None:
         self._most = most
-        self._held = 0  # counted, not added up: there may be many thousands of clients
+        self._held = 0  # cached bytes; a running count, because there may be thousands of clients
         self._arrays: WeakKeyDictionary[Features, dict[Hashable, Array]] = WeakKeyDictionary()
-        self._lock = threading.RLock()  # samples may go while this very thread holds it
+        # Reentrant: features can be garbage collected while this thread holds the lock.
+        self._lock = threading.RLock()
 
     def __call__(self, features: Features, key: Hashable, make: Callable[[], Array]) -> Array:
-        """Return what was kept under `key`, or make it."""
+        """Return the array cached under `key`, or make, cache and return a new one.
+
+        Parameters
+        ----------
+        features
+            The features that the array is computed from; the array is dropped with them.
+        key
+            Name of the array among those of the same features.
+        make
+            Computes the array.
+        """
         with self._lock:
             found = self._arrays.get(features, {}).get(key)
         if found is not None:
             return found
         made = make()
-        made.flags.writeable = False  # others will see it
+        made.flags.writeable = False  # all users share this array
         with self._lock:
             mine = self._arrays.setdefault(features, {})
             if key not in mine and self._held + made.nbytes <= self._most:

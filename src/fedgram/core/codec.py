@@ -1,8 +1,8 @@
-"""Values <-> named arrays <-> bytes.
+"""Serialization: values to bytes and back, with digests.
 
-A message is a safetensors blob: the arrays by name, and a JSON skeleton that says how they fit
-together. Integer arrays travel in the smallest width that holds them. Nothing is ever pickled: only
-plain containers and the dataclasses registered here can be built from bytes.
+A message is a safetensors blob: named arrays, and a JSON skeleton of the value that contains the
+arrays. Integer arrays are written in the smallest integer type that holds them. Nothing is pickled:
+only plain containers and dataclasses registered with `register` can be decoded.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import hashlib
 import importlib
 import json
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +29,7 @@ from fedgram.runtime import files
 
 FORMAT = 1
 _KEY = "fedgram"
-# What taking damaged or foreign content apart may raise.
+# Errors that parsing damaged or foreign content may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 _WIDTHS = {width: np.iinfo(width) for width in (np.int8, np.int16, np.int32)}
 
@@ -40,12 +38,12 @@ Kind = TypeVar("Kind", bound=type)
 
 @dataclasses.dataclass(frozen=True)
 class _WireType:
-    """A registered dataclass, and what it and its fields are called in bytes."""
+    """A registered dataclass with its wire name and the wire names of its fields."""
 
     kind: type
     name: str
-    fields: Mapping[str, str]  # attribute -> name in bytes
-    counted: Mapping[str, type]  # name in bytes -> type that its numbers are counted as
+    fields: Mapping[str, str]  # attribute -> wire name
+    counted: Mapping[str, type]  # wire name -> number type for `counted`
 
 
 _BY_NAME: dict[str, _WireType] = {}
@@ -53,16 +51,16 @@ _BY_CLASS: dict[type, _WireType] = {}
 
 
 def register(name: str, *, fields: Mapping[str, str] | None = None) -> Callable[[Kind], Kind]:
-    """Let values of a dataclass be encoded and decoded, under a name that never changes.
+    """Register a dataclass for encoding and decoding, under a wire name that never changes.
 
     Parameters
     ----------
     name
-        What the type is called in files, messages and digests, and the version of its fields:
-        "Statistics/1". The class may be renamed and moved; this name stays. When the meaning of
-        its fields changes, the version grows.
+        Wire name of the type, with the version of its fields: "Statistics/1". Files, messages and
+        digests contain the wire name. The class may be renamed and moved; the wire name stays. If
+        the meaning of the fields changes, the version is increased.
     fields
-        Names in files of the attributes that are called otherwise there.
+        Wire names of the attributes whose wire name differs from the attribute name.
 
     Examples
     --------
@@ -77,8 +75,8 @@ def register(name: str, *, fields: Mapping[str, str] | None = None) -> Callable[
     """
     found = re.fullmatch(r"([A-Za-z]\w*)/([1-9][0-9]*)", name)
     if found is None:
-        raise TypeError(f"{name!r} is not a name with a version, such as 'Point/1'")
-    written = found[1] if found[2] == "1" else name  # before versions there was the name alone
+        raise TypeError(f"expected a name with a version such as 'Point/1', got {name!r}")
+    written = found[1] if found[2] == "1" else name  # version 1 is written without its number
 
     def registered(kind: Kind) -> Kind:
         _require_free(written, kind)
@@ -100,25 +98,27 @@ def _require_free(name: str, kind: type) -> None:
         kind.__module__,
         kind.__qualname__,
     ):
-        raise TypeError(f"{name} is the name of {known.kind.__module__}'s own; choose another")
+        raise TypeError(
+            f"the wire name {name} is taken by {known.kind.__module__}; choose another name"
+        )
     if WIRE_TYPES.get(name, kind.__module__) != kind.__module__:
-        raise TypeError(f"{name} is the name of {WIRE_TYPES[name]}'s own; choose another")
+        raise TypeError(f"the wire name {name} is taken by {WIRE_TYPES[name]}; choose another name")
 
 
 def wire_name(kind: type) -> str:
-    """Return what values of a registered dataclass are called in bytes."""
+    """Return the wire name of a registered dataclass."""
     return _registered(kind).name
 
 
 def wire_fields(kind: type) -> dict[str, str]:
-    """Return what the attributes of a registered dataclass are called in bytes."""
+    """Return the wire names of the attributes of a registered dataclass."""
     return dict(_registered(kind).fields)
 
 
 def build(name: str, values: Mapping[str, Any]) -> Any:
-    """Return the value of a registered dataclass, from its name and field names in bytes.
+    """Return a value of a registered dataclass, from the wire names of the class and its fields.
 
-    Its module is imported if that has not happened yet.
+    The module of the class is imported if necessary.
 
     Examples
     --------
@@ -142,19 +142,21 @@ method that is not installed here
 
 def _registered(kind: type) -> _WireType:
     if kind not in _BY_CLASS:
-        raise TypeError(f"a {kind.__name__} cannot be encoded; see fedgram.core.codec.register")
+        raise TypeError(
+            f"{kind.__name__} cannot be encoded: not registered; see fedgram.core.codec.register"
+        )
     return _BY_CLASS[kind]
 
 
 def encode(value: Any) -> bytes:
-    """Return the bytes that carry `value`; the same value always gives the same bytes."""
+    """Return `value` as bytes; equal values give equal bytes."""
     skeleton, arrays = _flatten(value)
     narrow = {name: _narrowed(array) for name, array in arrays.items()}
     return _packed(skeleton, narrow, _hash(skeleton, narrow))
 
 
 def size(value: Any) -> int:
-    """Return the number of bytes that carry `value`, without the time for their digest.
+    """Return the length of ``encode(value)``, without computing a digest.
 
     Examples
     --------
@@ -165,10 +167,10 @@ def size(value: Any) -> int:
 
 
 def counted(value: Any) -> int:
-    """Return the bytes that a method needs to send for `value`.
+    """Return the number of bytes that a method needs to send for `value`.
 
-    That is its size, except for arrays in a field with the metadata ``counted_as``: a type of
-    numbers that would do, where other ones are sent so that sums are exact.
+    This is the encoded size, except for arrays in a field with the metadata ``counted_as``: these
+    count in the given number type. Such a field holds wider numbers only to make sums exact.
 
     Examples
     --------
@@ -184,7 +186,7 @@ def counted(value: Any) -> int:
 
 
 def _counted_types(skeleton: Any) -> Iterator[tuple[str, type]]:
-    """Yield the names of arrays that are counted as another type, with that type."""
+    """Yield the names of the arrays that count in another number type, with this type."""
     types: Mapping[Any, type] = {}
     if isinstance(skeleton, dict):
         known = _BY_NAME.get(skeleton["$"])
@@ -203,12 +205,12 @@ def _size(skeleton: Any, arrays: dict[str, NDArray[Any]], types: Mapping[str, ty
     )
     bare, data = _sizes(kinds)
     about = json.dumps(_about(skeleton, "0" * hashlib.sha256().digest_size * 2))
-    return 8 + -(-(bare + len(about) - 2) // 8) * 8 + data  # headers are filled up to 8 bytes
+    return 8 + -(-(bare + len(about) - 2) // 8) * 8 + data  # headers are padded to 8 bytes
 
 
-@functools.lru_cache(maxsize=256)  # rounds and clients exchange the same kinds of arrays
+@functools.lru_cache(maxsize=256)  # all rounds and clients exchange arrays of the same shapes
 def _sizes(kinds: tuple[tuple[str, type, tuple[int, ...]], ...]) -> tuple[int, int]:
-    """Return the length of the header of such arrays, with nothing about them, and of the rest."""
+    """Return the lengths of the header with empty metadata, and of the data."""
     arrays: dict[str, NDArray[Any]] = {name: np.zeros(shape, kind) for name, kind, shape in kinds}
     packed = _pack(arrays, metadata={_KEY: ""})
     header = int.from_bytes(packed[:8], "little")
@@ -216,7 +218,7 @@ def _sizes(kinds: tuple[tuple[str, type, tuple[int, ...]], ...]) -> tuple[int, i
 
 
 def _packed(skeleton: Any, arrays: dict[str, NDArray[Any]], digest: str) -> bytes:
-    # One metadata key only: safetensors does not promise an order among several.
+    # One metadata key only: safetensors does not define the order of several keys.
     return _pack(arrays, metadata={_KEY: _about(skeleton, digest)})
 
 
@@ -225,31 +227,31 @@ def _about(skeleton: Any, digest: str) -> str:
 
 
 def decode(data: bytes, *, origin: str = "message") -> Any:
-    """Return the value that `encode` turned into `data`; `origin` names it in errors."""
+    """Return the value that was encoded as `data`; error messages start with `origin`."""
     header = _header(data, origin)
     if header.get("format") != FORMAT:
         raise DataError(
-            f"{origin}: format {header.get('format')} is not known to this version of fedgram "
-            f"(it reads {FORMAT}); upgrade fedgram"
+            f"{origin}: format {header.get('format')} is not supported (expected {FORMAT}); "
+            "upgrade fedgram"
         )
     try:
         arrays = dict(sorted(_unpack(data).items(), key=_number))
         if header["sha256"] != _hash(header["value"], arrays):
-            raise ValueError("its checksum is wrong")
+            raise ValueError("wrong checksum")
         return _rebuild(header["value"], arrays)
     except UnknownTypeError as error:
         raise UnknownTypeError(f"{origin}: {error}") from error
     except (SafetensorError, FedgramError, *_DAMAGE) as error:
         raise DataError(
-            f"{origin}: damaged or foreign content ({error}); make it again, or copy it again"
+            f"{origin}: damaged or foreign content ({error}); create or copy the file again"
         ) from error
 
 
 def digest(value: Any) -> str:
     """Return the sha256 of the canonical bytes of `value`.
 
-    Arrays count in their full width, little-endian, so the digest does not depend on the machine
-    or on how a message was narrowed.
+    Arrays are hashed in their full width, little-endian. So the digest does not depend on the
+    machine, nor on the narrower integer types of a message.
 
     Examples
     --------
@@ -260,12 +262,12 @@ def digest(value: Any) -> str:
 
 
 def save(path: Path, value: Any) -> None:
-    """Write `value` to a file that is either whole or not there."""
+    """Write `value` to a file, atomically: the file is either complete or absent."""
     files.write(path, encode(value))
 
 
 def load(path: Path) -> Any:
-    """Read what `save` wrote."""
+    """Return the value in a file written by `save`."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -273,59 +275,18 @@ def load(path: Path) -> Any:
     return decode(data, origin=str(path))
 
 
-class DiskStore:
-    """Values kept on disk under names, for a server that may not hold all of them in memory.
-
-    Examples
-    --------
-    >>> with DiskStore() as shelf:
-    ...     shelf["a"] = {"n": 3}
-    ...     shelf["a"], list(shelf)
-    ({'n': 3}, ['a'])
-    """
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="fedgram-")
-        self._names: list[str] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._folder.cleanup()
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        save(self._path(name), value)
-        if name not in self._names:
-            self._names.append(name)
-
-    def __getitem__(self, name: str) -> Any:
-        return load(self._path(name))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def _path(self, name: str) -> Path:
-        return Path(self._folder.name) / hashlib.sha256(name.encode()).hexdigest()
-
-
 def _flatten(value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     arrays: dict[str, NDArray[Any]] = {}
     return _walk(value, "", arrays), arrays
 
 
-# Functions of their own rather than within `_flatten`: inner ones that call each other are a
-# reference cycle, which would keep every array alive until the garbage is collected.
+# Not nested in `_flatten`: nested functions that call each other are a reference cycle, which would
+# keep every array alive until the next garbage collection.
 def _walk(node: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
     if node is None or isinstance(node, bool | int | float | str | np.generic):
         return node.item() if isinstance(node, np.generic) else node
     if isinstance(node, np.ndarray):
-        name = f"{len(arrays)} {path}".strip()  # the number keeps equal paths apart
+        name = f"{len(arrays)} {path}".strip()  # the number makes the name unique
         arrays[name] = node
         return {"$": "array", "name": name, "dtype": _dtype_name(node.dtype)}
     if isinstance(node, list | tuple):
@@ -348,7 +309,7 @@ def _walk_named(
 ) -> dict[str, Any]:
     for key in values:
         if not isinstance(key, str):
-            raise TypeError(f"only texts can name values, not {key!r}")
+            raise TypeError(f"expected a str as key, got {key!r}")
     return {key: _walk(values[key], f"{path}.{key}".strip("."), arrays) for key in sorted(values)}
 
 
@@ -367,14 +328,16 @@ def _rebuild(skeleton: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 
 def _header(data: bytes, origin: str) -> dict[str, Any]:
-    """Return our JSON header, read from the safetensors header at the start of `data`."""
+    """Return fedgram's JSON header, read from the safetensors header at the start of `data`."""
     try:
         size = int.from_bytes(data[:8], "little")
         header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
     except _DAMAGE as error:
-        raise DataError(f"{origin}: not written by fedgram, or cut short; make it again") from error
+        raise DataError(
+            f"{origin}: not a fedgram file, or truncated; create the file again"
+        ) from error
     if not isinstance(header, dict):
-        raise DataError(f"{origin}: not written by fedgram; make it again")
+        raise DataError(f"{origin}: not a fedgram file; create the file again")
     return header
 
 
@@ -388,7 +351,7 @@ def _hash(skeleton: Any, arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def _number(item: tuple[str, Any]) -> int:
-    """Return the number that an array's name begins with: the order they were met in."""
+    """Return the number at the start of an array's name: its position in the encoded value."""
     return int(item[0].split(" ", 1)[0])
 
 
@@ -397,11 +360,11 @@ def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _narrow(array: NDArray[Any]) -> type:
-    """Return the smallest type that holds an array of 64-bit integers; others stay."""
+    """Return the smallest type for an array of 64-bit integers; other types stay unchanged."""
     if array.dtype != np.int64 or not array.size:
         return array.dtype.type
-    few = array.flat[:: 1 + array.size // 64]  # often enough to see that it takes all 64 bits
-    return np.int64 if _least(few) is np.int64 else _least(array)
+    sample = array.flat[:: 1 + array.size // 64]  # often shows already that 64 bits are needed
+    return np.int64 if _least(sample) is np.int64 else _least(array)
 
 
 def _least(array: NDArray[Any]) -> type:

@@ -1,9 +1,9 @@
-"""The ridge chosen by the server from what it has anyway: summed statistics.
+"""Selection of the ridge by generalized cross-validation (GCV), from summed statistics.
 
-Generalized cross-validation estimates the error on new samples of every ridge. With one-hot targets
-it needs nothing but the Gram matrix and the class sums, so it costs no message and works under
-secure sums. Where single clients' statistics are visible, each client can be left out in turn
-instead, which asks how the head does at a client it has never seen.
+GCV estimates the error of each ridge on new samples. With one-hot targets it needs only the Gram
+matrix and the class sums, so it needs no further message and works with secure aggregation. If the
+server has the statistics of each client, leave-one-client-out cross-validation is possible too: it
+estimates the error at a new client.
 """
 
 from __future__ import annotations
@@ -19,21 +19,30 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import SolveError
 
 Ridge = float | Literal["auto"]
-# 0.01, 0.018, 0.032, 0.056, 0.1, ..., 180,000: two digits, so that they are the same everywhere.
+# 0.01, 0.018, 0.032, 0.056, 0.1, ..., 180,000: two digits, so that they are equal on all machines.
 RIDGES = tuple(float(f"{10 ** (k / 4 - 2):.2g}") for k in range(30))
-_TRIALS = 5  # factorizations that a search may take,
-_SMALL = 128  # unless there are so few features that all ridges can be tried
-_GAP = 4  # between the first ridges that are tried
-_SAMPLES_PER_RIDGE = 30  # a guess of how samples and ridge go together, where a search begins
-_ALIKE = 1e-9  # errors that differ by less than this share are rounding; the larger ridge is taken
-# Of a shared head the smallest ridge is taken whose error is at most so much above the least, as a
-# share: squared error likes more ridge than accuracy does.
+_TRIALS = 5  # maximum number of factorizations in a search
+_SMALL = 128  # up to this number of features all ridges are evaluated
+_GAP = 4  # positions between the first ridges of a search
+_SAMPLES_PER_RIDGE = 30  # a search begins at the ridge nearest to samples / this number
+_ALIKE = 1e-9  # errors with a smaller relative difference count as equal; the larger ridge wins
+# For a shared head the selected ridge is the smallest one whose error is at most this much above
+# the minimum, relatively: accuracy needs less ridge than squared error.
 SLACK = 0.01
-_FURTHEST = 4  # places below the least error to go down to with slack: a tenth of its ridge
+_FURTHEST = 4  # maximum number of positions below the minimum with slack: a tenth of its ridge
 
 
 def resolved(ridge: Ridge, total: Statistics, slack: float = SLACK) -> float:
-    """Return the ridge to solve a total with: the given one, or the best where it is "auto".
+    """Return the given ridge, or the one that `best_ridge` selects if it is "auto".
+
+    Parameters
+    ----------
+    ridge
+        A ridge, or "auto".
+    total
+        The statistics to select with.
+    slack
+        Relative error above the minimum that "auto" accepts.
 
     Examples
     --------
@@ -46,7 +55,8 @@ def resolved(ridge: Ridge, total: Statistics, slack: float = SLACK) -> float:
 def generalized_error(total: Statistics, ridge: float) -> float:
     """Return the generalized cross-validation error of a ridge, per sample.
 
-    ``count * RSS / (count - dof)^2`` with ``dof = tr G (G + ridge I)^-1``, both from the sums.
+    ``count * RSS / (count - dof)^2`` with ``dof = tr G (G + ridge I)^-1``, the effective degrees
+    of freedom: the trace of the hat matrix.
     """
     return _error_of(total)(ridge)
 
@@ -54,10 +64,20 @@ def generalized_error(total: Statistics, ridge: float) -> float:
 def best_ridge(total: Statistics, ridges: Sequence[float] = RIDGES, *, slack: float = 0.0) -> float:
     """Return the ridge with the smallest generalized cross-validation error.
 
-    Of many features a few of the ridges are tried, each with one factorization: three to begin
-    with, then further out or where the parabola through the best and its neighbors is lowest.
-    With `slack` it is the smallest ridge whose error is at most that share above, but no smaller
-    than a tenth; between ridges that were tried the error is taken to lie on a straight line.
+    With many features only a few ridges are evaluated, each with one factorization: three at
+    first, then ridges further out, or at the minimum of the parabola through the best ridge and
+    its neighbors.
+
+    Parameters
+    ----------
+    total
+        The statistics to select with.
+    ridges
+        The candidates, in increasing order.
+    slack
+        Return the smallest ridge whose error is at most this fraction above the minimum, but not
+        less than a tenth of the minimizer. Between evaluated ridges the error is interpolated
+        linearly.
 
     Examples
     --------
@@ -73,7 +93,17 @@ def best_ridge(total: Statistics, ridges: Sequence[float] = RIDGES, *, slack: fl
 
 
 def error_at_new_clients(total: Statistics, clients: Iterable[Statistics], ridge: float) -> float:
-    """Return the squared error per sample at each client of a head that was solved without it."""
+    """Return the leave-one-client-out error: squared error per sample at held-out clients.
+
+    Parameters
+    ----------
+    total
+        The statistics of all clients.
+    clients
+        The statistics of each client; the head for a client is solved without the client's own.
+    ridge
+        The ridge to evaluate.
+    """
     gram, unit = unpack_symmetric(total.gram, total.space.width), total.space.unit
     wrong, count = 0.0, 0
     for own in clients:
@@ -92,11 +122,19 @@ def best_ridge_for_new_clients(
     clients: Callable[[], Iterable[Statistics]],
     ridges: Sequence[float] = RIDGES,
 ) -> float:
-    """Return the ridge whose head has the smallest error at clients it was solved without.
+    """Return the ridge with the smallest leave-one-client-out error.
 
-    Takes as many factorizations as there are clients for every ridge that is tried, and calls
-    `clients` for their statistics once for each. A lone client cannot be left out; then it is
+    Every evaluated ridge takes one factorization per client. With a single client the result is
     that of `best_ridge`.
+
+    Parameters
+    ----------
+    total
+        The statistics of all clients.
+    clients
+        Returns the statistics of each client; called once per evaluated ridge.
+    ridges
+        The candidates, in increasing order.
     """
     if all(own.count in (0, total.count) for own in clients()):
         return best_ridge(total, ridges)
@@ -109,7 +147,7 @@ def best_ridge_for_new_clients(
 
 
 def _effort(total: Statistics, ridges: Sequence[float]) -> tuple[float, int]:
-    """Return where to begin, and how many ridges to try."""
+    """Return the ridge to start from, and the number of ridges to evaluate."""
     few = total.space.width > _SMALL
     return total.count / _SAMPLES_PER_RIDGE, _TRIALS if few else len(ridges)
 
@@ -125,10 +163,11 @@ def _error_of(total: Statistics) -> Callable[[float], float]:
         stored = ridge / unit**2
         factor = Factor.of(gram, stored, samples=total.count)
         head = factor.solve(moment)
-        # (G + ridge I) W = T, so that tr W'GW = tr W'T - ridge |W|^2.
-        left_over = total.energy - float(np.sum(head * moment) + stored * np.sum(head**2))
+        # (G + ridge I) W = T, so tr W'GW = tr W'T - ridge |W|^2 and
+        # RSS = energy - 2 tr W'T + tr W'GW = energy - tr W'T - ridge |W|^2.
+        residual_squares = total.energy - float(np.sum(head * moment) + stored * np.sum(head**2))
         freedom = total.count - (width - stored * factor.inverse_trace())
-        return total.count * max(left_over, 0.0) / freedom**2
+        return total.count * max(residual_squares, 0.0) / freedom**2
 
     return error
 
@@ -136,14 +175,14 @@ def _error_of(total: Statistics) -> Callable[[float], float]:
 def _tried(
     error: Callable[[float], float], ridges: Sequence[float], guess: float, trials: int
 ) -> dict[int, float]:
-    """Return the errors of at most so many ridges, by place, tried from a guess on."""
+    """Return the errors of at most `trials` ridges by index, searched from `guess`."""
     last = len(ridges) - 1
     tried: dict[int, float] = {}
 
-    def look(place: int) -> None:
+    def evaluate(place: int) -> None:
         try:
             tried[place] = error(ridges[place])
-        except SolveError:  # singular with so small a ridge
+        except SolveError:  # singular: the ridge is too small
             tried[place] = np.inf
 
     if trials > last:
@@ -153,16 +192,16 @@ def _tried(
         middle = int(np.clip(nearest, _GAP, max(_GAP, last - _GAP)))
         first = [min(place, last) for place in (middle - _GAP, middle, middle + _GAP)]
     for place in sorted(set(first)):
-        look(place)
+        evaluate(place)
     while len(tried) < trials and (place := _next(tried, last)) not in tried:
-        look(place)
+        evaluate(place)
     if not np.isfinite(min(tried.values())):
-        raise SolveError("no ridge makes the Gram matrix regular; check the features")
+        raise SolveError("the Gram matrix is singular with every ridge; check the features")
     return tried
 
 
 def _slackened(tried: dict[int, float], slack: float) -> int:
-    """Return the first place from which on the error is at most that share above the least."""
+    """Return the first index from which the error stays within `slack` above the minimum."""
     best = _lowest(tried)
     if not slack:
         return best
@@ -174,17 +213,17 @@ def _slackened(tried: dict[int, float], slack: float) -> int:
 
 
 def _lowest(tried: dict[int, float]) -> int:
-    """Return the place of the smallest error; of equal ones the last, which has the most ridge."""
+    """Return the index of the smallest error; of equal errors the last: the largest ridge."""
     least = min(tried.values())
     return max(place for place, error in tried.items() if error <= least * (1 + _ALIKE))
 
 
 def _next(tried: dict[int, float], last: int) -> int:
-    """Return where to look next; the best place itself where it is closed in from both sides."""
+    """Return the index to evaluate next; the best index if both its neighbors are evaluated."""
     best = _lowest(tried)
     below = max((place for place in tried if place < best), default=-1)
     above = min((place for place in tried if place > best), default=last + 1)
-    if below < 0 or above > last:  # at the edge of what was tried: go further out
+    if below < 0 or above > last:  # the best ridge is the smallest or largest so far: go further
         gap = best - below if above > last else above - best
         return min(last, best + 2 * gap) if above > last else max(0, best - 2 * gap)
     errors = np.array([tried[place] for place in (below, best, above)])
@@ -192,7 +231,7 @@ def _next(tried: dict[int, float], last: int) -> int:
     if np.isfinite(errors).all():
         bend, slope, _ = np.polyfit(np.array([below, best, above]) - best, _logs(errors), 2)
         lowest = round(best - slope / (2 * bend)) if bend > 0 else best
-    if lowest in tried:  # on the side with more room
+    if lowest in tried:  # halve the wider of the two intervals
         lowest = (best + above) // 2 if above - best > best - below else (below + best + 1) // 2
     return int(np.clip(lowest, below + 1, above - 1))
 

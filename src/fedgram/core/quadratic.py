@@ -1,4 +1,4 @@
-"""Sums of quadratic objectives that are no statistics of samples, in fixed point."""
+"""Sums of clients' quadratic objectives in fixed point, for terms that are not sums of samples."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fedgram.core.weighted import DOUBLE, Weighted
 @codec.register("Quadratic/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Quadratic(Additive):
-    """A weighted sum of objectives ``tr W'AW / 2 - tr B'W``, one of each client.
+    """A weighted sum of the clients' objectives ``tr W'AW / 2 - tr B'W``.
 
-    What clients send beside plain sums of samples, such as their statistics seen through a solve
-    of their own. It is rounded to steps of 2^-54, so that its sum is exact and can be secure; but
-    unlike that of samples it depends on who has which.
+    Used where A and B of a client are the result of a solve, not sums over its samples. Terms are
+    rounded to steps of 2^-54, so that sums are exact and secure aggregation can add them. Unlike
+    `Statistics`, the total depends on the partition of the samples over clients.
 
     Parameters
     ----------
     terms
         The upper triangle of A, row by row, and B.
     space
-        What the features mean.
+        The feature space.
     classes
         The class list.
 
@@ -49,7 +49,21 @@ class Quadratic(Additive):
     def of(
         cls, matrix: Floats, moment: Floats, weight: int, space: Space, classes: tuple[str, ...]
     ) -> Self:
-        """Return one client's part; what is summed is `weight` times what is given."""
+        """Return one client's terms.
+
+        Parameters
+        ----------
+        matrix
+            A, features by features.
+        moment
+            B, features by classes.
+        weight
+            Weight of the client: the sum contains `weight` times A and B.
+        space
+            The feature space.
+        classes
+            The class list.
+        """
         upper = matrix[np.triu_indices(len(matrix))]
         terms = Weighted.of(np.concatenate([upper, moment.ravel()]), weight, places=DOUBLE)
         return cls(terms=terms, space=space, classes=classes)
@@ -74,7 +88,7 @@ class Quadratic(Additive):
         return Factor.of(self.matrix, ridge)
 
     def solve(self, ridge: float) -> Floats:
-        """Return the minimizer with ``ridge / 2 |W|^2`` added."""
+        """Return the minimizer of the objective plus ``ridge / 2 |W|^2``."""
         return self.factor(ridge).solve(self.moment)
 
     @property

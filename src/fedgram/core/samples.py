@@ -1,4 +1,4 @@
-"""Samples as methods see them: feature rows that know what they mean, and class labels."""
+"""Samples as methods get them: feature rows with their feature space, and class labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Integers = NDArray[np.int64]
 @register("Space/1")
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """What a feature vector means: two sites in the same space may add their statistics.
+    """The feature space: how feature vectors were made. Statistics add only within one space.
 
     Parameters
     ----------
@@ -34,12 +34,13 @@ class Space:
     inputs
         Number of features of the backbone, before grid and lift.
     clip
-        Where the grid clips, in units of a sample's RMS (of tables: in deviations); 0 where it
-        does not.
+        Clipping threshold of the grid, in units of a sample's RMS (of tables: in standard
+        deviations); 0 without clipping.
     backbone
-        What made the vectors, as far as it is known: sites with different ones must not add up.
+        Name of the backbone that made the vectors, empty if unknown. Statistics of different
+        backbones do not add.
     steps
-        How a vector came about, in order: input, grid, lift.
+        The steps that made a vector, in order: input, grid, lift.
 
     Examples
     --------
@@ -58,12 +59,12 @@ class Space:
 
     @property
     def image(self) -> tuple[int, ...]:
-        """Height, width and channels where the features are the pixels of images; else nothing."""
+        """Height, width and channels if the features are the pixels of images; else empty."""
         if self.width != self.inputs + 1:  # lifted
             return ()
         if found := re.fullmatch(r"image (\d+)x(\d+)x(\d+)", self.backbone):
             return tuple(map(int, found.groups()))
-        if found := re.match(r"pixels:(\d+)\b", self.backbone):  # cells of an image, in color
+        if found := re.match(r"pixels:(\d+)\b", self.backbone):  # a downsampled color image
             return (int(found[1]), int(found[1]), 3)
         return ()
 
@@ -74,11 +75,11 @@ class Space:
 
     @property
     def most_samples(self) -> int:
-        """How many samples an exact total can hold before an entry might leave 64 bits."""
+        """Maximum number of samples in an exact total: with more, an entry may exceed 64 bits."""
         return (2**63 - 1) // self.bound**2 if self.exact else 2**63 - 1
 
     def difference(self, other: Space) -> str:
-        """Say where two spaces part, for error messages."""
+        """Return the first difference between two spaces as text, for error messages."""
         for ours, theirs in zip(self.steps, other.steps, strict=False):
             if ours != theirs:
                 return f"{ours} and {theirs}"
@@ -93,7 +94,12 @@ NO_SPACE = Space(width=0)
 
 
 def image_backbone_name(height: int, width: int, channels: int) -> str:
-    """Return what to call the backbone of images whose pixels are taken as they are.
+    """Return the backbone name for images whose pixels are the features.
+
+    Parameters
+    ----------
+    height, width, channels
+        Shape of each image.
 
     Examples
     --------
@@ -109,8 +115,14 @@ def image_backbone_name(height: int, width: int, channels: int) -> str:
 class Features:
     """Rows of one space: small integers on the grid, or float64.
 
-    ``cache`` is None, or a dictionary in which lifts of these very rows may be kept by whoever
-    evaluates many models on them.
+    Parameters
+    ----------
+    values
+        Samples by features, in stored units.
+    space
+        The feature space.
+    cache
+        Lifted copies of these rows by lift, for repeated evaluation; None without a cache.
 
     Examples
     --------
@@ -126,8 +138,7 @@ class Features:
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.shape[1] != self.space.width:
             raise DataError(
-                f"features of shape {self.values.shape} do not fit a space of width "
-                f"{self.space.width}"
+                f"expected features of shape (samples, {self.space.width}), got {self.values.shape}"
             )
         bound = self.space.bound
         if (
@@ -135,13 +146,13 @@ class Features:
             and self.values.size
             and not (-bound <= self.values.min() <= self.values.max() <= bound)
         ):
-            raise DataError(f"stored features must lie within -{bound} and {bound}")
+            raise DataError(f"expected stored features from -{bound} to {bound}")
 
     def __len__(self) -> int:
         return len(self.values)
 
     def real(self) -> Floats:
-        """Return the rows as float64 in real units (a typical entry is about 1)."""
+        """Return the rows as float64 in real units: stored value times the unit."""
         real: Floats = self.values * np.float64(self.space.unit)
         return real
 
@@ -168,9 +179,12 @@ class Labels:
     def __post_init__(self) -> None:
         codes = self.codes
         if len(set(self.classes)) < len(self.classes):
-            raise DataError("two classes have the same name; give every class its own")
+            raise DataError("two classes have the same name; use a different name for each class")
         if codes.ndim != 1 or not np.issubdtype(codes.dtype, np.integer):
-            raise DataError("labels must be one integer class code per sample")
+            raise DataError(
+                f"expected one integer class code per sample, got {codes.dtype} of shape "
+                f"{codes.shape}"
+            )
         if len(codes) and not (codes.min() >= 0 and codes.max() < len(self.classes)):
             raise DataError(
                 f"labels run from {codes.min()} to {codes.max()}, but there are "
@@ -187,11 +201,13 @@ class Labels:
         return rows
 
     def relabel(self, classes: tuple[str, ...]) -> Labels:
-        """Return the same labels as codes into another class list, which must hold all of them."""
+        """Return the same labels as codes into another class list that contains all of them."""
         used = {self.classes[code] for code in np.unique(self.codes)}
         if used - set(classes):
             names = ", ".join(sorted(used - set(classes)))
-            raise MismatchError(f"classes {names} are not among the shared ones; leave them out")
+            raise MismatchError(
+                f"classes {names} are not in the shared class list; remove their samples"
+            )
         place = {name: code for code, name in enumerate(classes)}
         codes = np.array([place.get(name, -1) for name in self.classes], np.int64)
         return Labels(codes[self.codes], classes)
@@ -239,12 +255,12 @@ class Samples:
         return concatenate([self, other])
 
     def with_cache(self) -> Samples:
-        """Return the same samples with room to keep lifts of them."""
+        """Return the same samples with an empty cache for lifted features."""
         return replace(self, features=replace(self.features, cache={}))
 
 
 def concatenate(parts: Sequence[Samples]) -> Samples:
-    """Return all samples of several sets of one space and one class list."""
+    """Return the samples of all `parts`, which must have equal spaces and class lists."""
     first = parts[0]
     for part in parts[1:]:
         if part.features.space != first.features.space:

@@ -1,78 +1,25 @@
-"""Least squares by Cholesky, under a fixed number of threads; never an inverse.
+"""Ridge regression by Cholesky factorization of the normal equations; no matrix is inverted.
 
-LAPACK's last bits depend on the number of threads, so everything solved goes through
-`single_threaded_blas`: the same totals then give the same models on the same BLAS build.
+The last bits of LAPACK results depend on the number of threads. So every solve runs under
+`single_threaded_blas`: equal totals give equal models on the same BLAS build.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.linalg
-from threadpoolctl import ThreadpoolController
 
 from fedgram.core.samples import Array, Floats
 from fedgram.errors import SolveError
 from fedgram.runtime import flops
-
-THREADS = 1
-
-_lock = threading.Lock()
-_inside = 0
-_before: list[int] = []
-
-
-@contextlib.contextmanager
-def single_threaded_blas() -> Iterator[None]:
-    """Run the body with `THREADS` BLAS threads.
-
-    The limit holds for the whole process, so it is counted: the first to come sets it and the last
-    to leave lifts it, whatever happens in other Python threads in between.
-    """
-    global _inside, _before
-    with _lock:
-        _inside += 1
-        if _inside == 1:
-            _before = [library.get_num_threads() for library in _libraries()]
-            _set_threads([THREADS] * len(_before))
-    try:
-        yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if _inside == 0:
-                _set_threads(_before)
-
-
-@functools.cache
-def _libraries() -> list[Any]:
-    return [c for c in ThreadpoolController().lib_controllers if c.user_api == "blas"]
-
-
-def _set_threads(counts: list[int]) -> None:
-    """Set the number of threads from any Python thread.
-
-    Newer versions of threadpoolctl obey only the thread that set a limit first; ours is set and
-    lifted by whichever comes first and last, under a lock of our own.
-    """
-    for library, count in zip(_libraries(), counts, strict=True):
-        release = getattr(library, "clear_controlling_thread", None)
-        if release:
-            release(force=True)
-        library.set_num_threads(count)
-        if release:
-            release(force=True)
+from fedgram.runtime.threads import single_threaded_blas
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """The Cholesky factor of ``gram + ridge * I``: factorize once, solve many times.
+    """The Cholesky factor L of ``gram + ridge * I = L L'``: factorize once, solve many times.
 
     Examples
     --------
@@ -85,7 +32,17 @@ class Factor:
 
     @classmethod
     def of(cls, gram: Floats, ridge: float, *, samples: int | None = None) -> Factor:
-        """Factorize; only the upper triangle of `gram` is read, and `gram` is left as it was."""
+        """Factorize ``gram + ridge * I``.
+
+        Parameters
+        ----------
+        gram
+            Gram matrix; only its upper triangle is read, and it is not changed.
+        ridge
+            Added to the diagonal.
+        samples
+            Number of samples behind the Gram matrix, for the error message.
+        """
         require_ridge(ridge)
         width = len(gram)
         flops.add(width**3 // 3)
@@ -93,14 +50,14 @@ class Factor:
         shifted[np.diag_indices(width)] += ridge
         with single_threaded_blas():
             try:
-                # The upper triangle in C order is the lower one in Fortran order: no copy.
+                # The upper triangle in C order is the lower triangle in Fortran order: no copy.
                 lower, _ = scipy.linalg.cho_factor(
                     shifted.T, lower=True, overwrite_a=True, check_finite=False
                 )
             except scipy.linalg.LinAlgError:
                 raise _singular(width, ridge, samples) from None
         pivots = np.diagonal(lower)
-        # A pivot of rounding size: the matrix was singular although the factorization went through.
+        # A pivot of rounding size: the matrix is singular although the factorization succeeded.
         if width and not pivots.min() > pivots.max() * np.sqrt(width * np.finfo(float).eps):
             raise _singular(width, ridge, samples)
         return cls(lower)
@@ -110,11 +67,12 @@ class Factor:
         flops.add(2 * len(self.lower) ** 2 * rhs.shape[1])
         with single_threaded_blas():
             solution: Floats = scipy.linalg.cho_solve((self.lower, True), rhs, check_finite=False)
-        # Row by row, as it is after it was sent: BLAS may round products of other orders otherwise.
+        # C order, as after decoding: BLAS may round products in Fortran order differently.
         return np.ascontiguousarray(solution)
 
     def inverse_trace(self) -> float:
-        """Return the trace of ``(gram + ridge * I)^-1``, from the inverse of the factor alone."""
+        """Return the trace of ``(gram + ridge * I)^-1``."""
+        # tr (L L')^-1 = sum of the squared entries of L^-1
         flops.add(len(self.lower) ** 3 // 3)
         with single_threaded_blas():
             inverse, _ = scipy.linalg.lapack.dtrtri(self.lower, lower=1)
@@ -122,6 +80,7 @@ class Factor:
 
     def whitened(self, rows: Floats) -> Floats:
         """Return rows w with ``w w' = rows (gram + ridge * I)^-1 rows'``, samples by features."""
+        # w = rows L'^-1
         flops.add(rows.shape[1] ** 2 * len(rows))
         with single_threaded_blas():
             half: Floats = scipy.linalg.solve_triangular(
@@ -132,7 +91,16 @@ class Factor:
     def update(self, rows: Floats, residual: Floats, weight: float) -> Floats:
         """Return ``(A + weight rows' rows)^-1 weight rows' residual`` for the factorized A.
 
-        By the Woodbury identity, in the number of rows: no second factorization of A's size.
+        By the Woodbury identity this factorizes a matrix of samples by samples only.
+
+        Parameters
+        ----------
+        rows
+            Samples by features.
+        residual
+            Samples by classes.
+        weight
+            Weight of the rows; 0 gives zeros.
         """
         if not weight:
             return np.zeros((rows.shape[1], residual.shape[1]))
@@ -156,16 +124,40 @@ def ridge_solve(
     towards: Floats | None = None,
     samples: int | None = None,
 ) -> Floats:
-    """Return argmin_W ``|F W - Y|^2 + ridge |W - towards|^2`` from ``F'F`` and ``F'Y``."""
+    """Return argmin_W ``|F W - Y|^2 + ridge |W - towards|^2`` from ``F'F`` and ``F'Y``.
+
+    Parameters
+    ----------
+    gram
+        The Gram matrix ``F'F``.
+    moment
+        The right-hand side ``F'Y`` of the normal equations.
+    ridge
+        Weight of the penalty.
+    towards
+        Weights that the penalty pulls to; zeros by default.
+    samples
+        Number of samples behind the Gram matrix, for the error message.
+    """
+    # (F'F + ridge I) W = F'Y + ridge towards
     rhs = moment if towards is None else moment + ridge * towards
     return Factor.of(gram, ridge, samples=samples).solve(rhs)
 
 
 def least_squares(rows: Floats, targets: Floats, ridge: float) -> Floats:
-    """Return argmin_W ``|rows W - targets|^2 + ridge |W|^2``, in the cheaper of the two forms.
+    """Return argmin_W ``|rows W - targets|^2 + ridge |W|^2``, in the primal or the dual form.
 
-    With fewer rows than features the dual form ``rows' (rows rows' + ridge I)^-1 targets`` never
-    makes a matrix of features by features.
+    With fewer rows than features the dual form ``rows' (rows rows' + ridge I)^-1 targets`` is
+    cheaper: it needs no matrix of features by features.
+
+    Parameters
+    ----------
+    rows
+        Samples by features.
+    targets
+        Samples by classes.
+    ridge
+        Weight of the squared norm.
 
     Examples
     --------
@@ -196,9 +188,9 @@ def unpack_symmetric(packed: Array, width: int) -> Floats:
 
 
 def require_ridge(ridge: float) -> None:
-    """Refuse a ridge that is negative or not a number."""
+    """Raise SolveError unless `ridge` is finite and not negative."""
     if not ridge >= 0 or not np.isfinite(ridge):
-        raise SolveError(f"ridge = {ridge} is not a weight; use a number > 0")
+        raise SolveError(f"ridge = {ridge}: expected a finite number >= 0")
 
 
 def _singular(width: int, ridge: float, samples: int | None) -> SolveError:

@@ -1,4 +1,7 @@
-"""What the FedAvg family sums: weighted parameters in fixed point, so that sums are exact."""
+"""Weighted averages of model parameters in fixed point, for FedAvg and its relatives.
+
+Fixed point makes the sums exact: they do not depend on the order of the clients.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,21 @@ from fedgram.core.additive import Additive, schema_field
 from fedgram.core.samples import Array, Floats, Integers
 from fedgram.errors import ExactnessError, SolveError
 
-REACH = 2**10  # parameters beyond this have diverged
-SINGLE, DOUBLE = 24, 54  # binary places kept: those of a number of about one in either precision
-MOST_WEIGHT = 2**63 // (REACH * 2**SINGLE) - 1  # of all clients together, so that nothing overflows
-_SINGLE = {"counted_as": np.float32}  # of which double precision has two
+REACH = 2**10  # parameters of larger magnitude count as diverged
+SINGLE, DOUBLE = 24, 54  # binary places: the precision of float32 and float64 for values near 1
+MOST_WEIGHT = 2**63 // (REACH * 2**SINGLE) - 1  # largest sum of weights that cannot overflow
+_SINGLE = {"counted_as": np.float32}  # double precision has two such fields
 
 
 @codec.register("Weighted/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Weighted(Additive):
-    """A weighted sum of parameter vectors, to be divided by the sum of the weights.
+    """A weighted sum of parameter vectors and the sum of the weights.
 
-    Entries are integers of a fixed, public step. So the total does not depend on the order of the
-    clients, can be masked and summed securely, and a client can be taken out of it again. A
-    simulation counts four bytes for a parameter, or eight in double precision: that is all the
-    method needs.
+    Entries are integers in steps of a fixed, public size. So the total does not depend on the order
+    of the clients, secure aggregation can add them, and a client can be subtracted again. A
+    simulation counts four bytes per parameter, or eight in double precision: the method needs no
+    more.
 
     Parameters
     ----------
@@ -35,11 +38,11 @@ class Weighted(Additive):
     total
         Sum of weight times parameter, in steps of 2^-24.
     fine
-        Sum of what rounding to these steps leaves over, in steps of 2^-54; empty if `places` is 24.
+        Sum of the rounding errors of `total`, in steps of 2^-54; empty if `places` is 24.
     diverged
-        Number of clients whose parameters grew beyond all bounds; they add nothing else.
+        Number of clients whose parameters diverged; these clients add nothing else.
     places
-        Binary places that are kept, 24 or 54.
+        Number of binary places, 24 or 54.
 
     Examples
     --------
@@ -63,9 +66,18 @@ class Weighted(Additive):
         places: int = SINGLE,
         beside: tuple[Array, ...] = (),
     ) -> Self:
-        """Return one client's part: a whole weight for all entries, or one for each.
+        """Return one client's term of the sum.
 
-        It counts as diverged if `values` have, or what the client keeps `beside` them.
+        Parameters
+        ----------
+        values
+            The client's parameters.
+        weight
+            Integer weight of all entries, or one for each.
+        places
+            Number of binary places, 24 or 54.
+        beside
+            Other parameters of the client: the client counts as diverged if these have diverged.
         """
         weights = np.atleast_1d(np.asarray(weight, np.int64))
         _require_room(weights)
@@ -88,7 +100,7 @@ class Weighted(Additive):
         return not self.places
 
     def mean(self, otherwise: Array | None = None) -> Floats:
-        """Return the weighted mean; `otherwise` stands where all weights are zero."""
+        """Return the weighted mean; entries whose weights are all zero are those of `otherwise`."""
         if self.diverged:
             raise SolveError(
                 f"training diverged at {self.diverged} clients; use a smaller rate, or rate='auto'"
@@ -96,7 +108,7 @@ class Weighted(Additive):
         _require_room(self.weight)
         held = self.weight > 0
         if otherwise is None and not held.all():
-            raise SolveError("nobody has a say in the mean: all weights are zero")
+            raise SolveError("the mean is undefined: all weights are zero")
         shares = np.where(held, self.weight, 1)
         mean = self.total / shares * 2.0**-SINGLE
         if self.fine.size:
@@ -106,15 +118,15 @@ class Weighted(Additive):
 
 
 def _within_reach(values: Array) -> bool:
-    """Whether nothing has diverged; what is not a number has."""
+    """Whether all values are within `REACH`; NaN is not."""
     return not values.size or bool(-REACH <= values.min() <= values.max() <= REACH)
 
 
 def _require_room(weights: Integers) -> None:
-    """Refuse weights with which a sum might overflow."""
+    """Raise `ExactnessError` if a sum with these weights could overflow."""
     most = int(weights.max(initial=0))
     if most > MOST_WEIGHT:
         raise ExactnessError(
-            f"weights that add up to {most} might overflow, {MOST_WEIGHT} do not; use fewer "
-            "samples, or weigh clients less"
+            f"the sum of weights is {most}, but above {MOST_WEIGHT} a sum may overflow; use fewer "
+            "samples or smaller weights"
         )

@@ -1,18 +1,18 @@
-"""Where each type lives that fedgram writes to files and messages.
+"""Wire name and module of every type that fedgram writes to files and messages.
 
-Bytes name a type, and the codec imports its module when it meets the name: what can be read does
-not depend on what was imported before. A test compares this table with what is registered. The
-names on the left are in people's files: none is ever changed or given to something else.
+The codec imports the module when it decodes the wire name. So whether a file can be read does not
+depend on earlier imports. A test compares this table with the registered types. The wire names are
+part of users' files: a name never changes and is never reused for another type.
 """
 
 WIRE_TYPES = {
     "Above": "fedgram.methods._residual_blocks",
     "Answer": "fedgram.engines.remote.messages",
     "Ballot": "fedgram.selection.correct_counts",
-    "Blend": "fedgram.models.linear",
+    "Blend": "fedgram.models.adjusted",
     "Block": "fedgram.features.residual",
     "Call": "fedgram.secure.messages",
-    "Census": "fedgram.layerwise.solver",
+    "Census": "fedgram.core.census",
     "Confirmation": "fedgram.secure.messages",
     "Contribution": "fedgram.ledger.contribution",
     "Corrected": "fedgram.methods.scaffold",
@@ -40,7 +40,7 @@ WIRE_TYPES = {
     "Model": "fedgram.training.loop",
     "Moments": "fedgram.data.tabular.moments",
     "Network": "fedgram.models.mlp",
-    "Opening": "fedgram.core.statistics",
+    "Opening": "fedgram.core.census",
     "Parcel": "fedgram.secure.messages",
     "PoolParts": "fedgram.methods._pooling",
     "PoolSums": "fedgram.selection.pool",
@@ -54,7 +54,7 @@ WIRE_TYPES = {
     "Request": "fedgram.engines.remote.messages",
     "Residual": "fedgram.features.residual",
     "ResidualSums": "fedgram.softmax.sums",
-    "Restricted": "fedgram.models.linear",
+    "Restricted": "fedgram.models.adjusted",
     "Reveal": "fedgram.secure.messages",
     "Right": "fedgram.layerwise.personal",
     "Roster": "fedgram.secure.messages",
@@ -64,7 +64,7 @@ WIRE_TYPES = {
     "Settled": "fedgram.federation.shared",
     "Shape": "fedgram.models.mlp",
     "Shares": "fedgram.secure.messages",
-    "Shifted": "fedgram.models.linear",
+    "Shifted": "fedgram.models.adjusted",
     "Slots": "fedgram.layerwise.personal",
     "SoftmaxGrid": "fedgram.softmax.arithmetic",
     "SoftmaxHead": "fedgram.methods.logistic",
@@ -75,7 +75,7 @@ WIRE_TYPES = {
     "Statistics": "fedgram.core.statistics",
     "Survivors": "fedgram.secure.messages",
     "Tailored": "fedgram.federation.shared",
-    "Tally": "fedgram.core.statistics",
+    "Tally": "fedgram.core.tally",
     "Terms": "fedgram.engines.remote.messages",
     "Tower": "fedgram.models.torch_network",
     "Weighted": "fedgram.core.weighted",

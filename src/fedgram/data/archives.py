@@ -1,4 +1,4 @@
-"""Small readers of the files that MNIST and CIFAR are handed around in."""
+"""Readers of the original files of MNIST (idx) and CIFAR (pickled batches)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array
-from fedgram.data.sources import TEST, TRAIN
+from fedgram.data.dataset import TEST, TRAIN
 from fedgram.errors import DataError
 
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -25,7 +25,7 @@ _SAFE = {
 
 
 def read_idx(path: Path) -> Array:
-    """Return the array of an idx file, as MNIST comes in, plain or gzipped."""
+    """Return the array of an idx file (the format of MNIST), plain or gzipped."""
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if path.suffix == ".gz" else data
@@ -37,7 +37,7 @@ def read_idx(path: Path) -> Array:
 
 
 def idx_folder(root: Path) -> dict[str, Array] | None:
-    """Return images, labels and split of a folder of MNIST-style idx files, None for others."""
+    """Return images, labels and split of a folder of MNIST's idx files; None for other folders."""
     found = {}
     for split, prefix in ((TRAIN, "train"), (TEST, "t10k")):
         for part in ("images", "labels"):
@@ -55,7 +55,7 @@ def idx_folder(root: Path) -> dict[str, Array] | None:
 
 
 def cifar_folder(root: Path) -> dict[str, Array] | None:
-    """Return the arrays of a folder of CIFAR-10 or CIFAR-100 python files, None for others."""
+    """Return the arrays of a folder of CIFAR-10 or CIFAR-100 batches; None for other folders."""
     ten = [f"data_batch_{k}" for k in range(1, 6)], "test_batch", b"labels", "batches.meta"
     hundred = ["train"], "test", b"fine_labels", "meta"
     for train, test, label, meta in (ten, hundred):
@@ -75,18 +75,18 @@ def cifar_folder(root: Path) -> dict[str, Array] | None:
     return None
 
 
-class _Careful(pickle.Unpickler):
-    """Builds arrays and plain containers, and nothing that could run."""
+class _SafeUnpickler(pickle.Unpickler):
+    """An unpickler that builds arrays and plain containers only: it runs no code of the file."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _SAFE:
-            raise pickle.UnpicklingError(f"{module}.{name} does not belong in a CIFAR file")
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a CIFAR file")
         return super().find_class(module, name)
 
 
 def _unpickled(path: Path) -> dict[bytes, Any]:
     try:
-        content = _Careful(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        content = _SafeUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
     except Exception as error:
         raise DataError(f"{path}: cannot be read as a CIFAR file ({error})") from error
     if not isinstance(content, dict):

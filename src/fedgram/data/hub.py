@@ -1,8 +1,7 @@
-"""Data sets of the Hugging Face hub, saved in a folder or in the cache, through its library.
+"""Reader of Hugging Face data sets, by the library ``datasets``.
 
-``hf:NAME`` or ``hf:NAME@CONFIGURATION`` comes from the usual cache or is downloaded as usual; a
-folder that ``save_to_disk`` has written is recognized. Images stay where they are, encoded, until
-they are asked for.
+``hf:NAME`` and ``hf:NAME@CONFIGURATION`` are read from the cache or downloaded; a folder written
+by ``save_to_disk`` is recognized. Images are decoded only when they are needed.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ _SPLITS = {**SPLITS, "validation": SPLITS["valid"]}
 
 
 def is_hub(source: str) -> bool:
-    """Whether a source is a data set of the hub, or one that its library has saved."""
+    """Whether a source is a Hugging Face data set: on the hub, or in a folder."""
     return source.startswith(PREFIX) or _is_saved(Path(source))
 
 
 def read_hub(source: str, columns: Columns) -> Items:
-    """Return the items of a data set: of its image column, its text column or its numbers."""
+    """Return the items of a data set, from its image column, text column or number columns."""
     data = _Rows(source, _loaded(source))
     named = (columns.label, columns.text, columns.image, columns.client, columns.domain)
     for column in named:
         data.require(column)
     if columns.text and columns.image:
-        raise DataError(f"{source}: name a column of texts or one of images, not both")
+        raise DataError(f"{source}: expected a text column or an image column, got both")
     image = None if columns.text else columns.image or data.image_column()
     kind, entries = data.entries(columns.text, image, [name for name in named if name])
     y, classes = data.labels(columns.label)
@@ -57,7 +56,7 @@ def _is_saved(folder: Path) -> bool:
 
 
 def _loaded(source: str) -> dict[str, Any]:
-    """Return the parts of a data set by the names of their splits, "" where there is but one."""
+    """Return the splits of a data set by name; the name is "" if there is only one."""
     try:
         import datasets
     except ImportError as error:
@@ -71,9 +70,9 @@ def _loaded(source: str) -> dict[str, Any]:
             loaded = datasets.load_from_disk(name)
         else:
             loaded = datasets.load_dataset(name, configuration or None)
-    except Exception as error:  # of the library, the hub, or what it downloads with
+    except Exception as error:  # of the library, the hub or the download
         first = str(error).split("\n", 1)[0]
-        remedy = "; connect once, or name a folder" if isinstance(error, ConnectionError) else ""
+        remedy = "; connect once, or use a folder" if isinstance(error, ConnectionError) else ""
         raise DataError(f"{source}: cannot be loaded ({first}){remedy}") from error
     if not isinstance(loaded, Mapping):
         return {"": loaded}
@@ -84,91 +83,93 @@ def _loaded(source: str) -> dict[str, Any]:
         if split not in _SPLITS:
             known = ", ".join(_SPLITS)
             raise DataError(
-                f"{source}: split {split!r} is none of {known}; save those you need with "
-                "save_to_disk"
+                f"{source}: split: expected one of {known}, got {split!r}; save the splits you "
+                "need with save_to_disk"
             )
     return parts
 
 
 class _Rows:
-    """The rows of all parts, one after the other."""
+    """The rows of all splits, one after the other."""
 
-    def __init__(self, source: str, parts: Mapping[str, Any]) -> None:
+    def __init__(self, source: str, splits: Mapping[str, Any]) -> None:
         import datasets
 
-        self._source, self._parts = source, parts
-        if not sum(len(part) for part in parts.values()):
-            raise DataError(f"{source}: holds no rows")
+        self._source, self._splits = source, splits
+        if not sum(len(split) for split in splits.values()):
+            raise DataError(f"{source}: no rows")
         try:
-            self._data = datasets.concatenate_datasets(list(parts.values()))
+            self._data = datasets.concatenate_datasets(list(splits.values()))
         except ValueError as error:
-            raise DataError(f"{source}: its splits differ in their columns ({error})") from error
+            raise DataError(f"{source}: the splits have different columns ({error})") from error
         self._features = self._data.features
 
     def require(self, column: str | None) -> None:
-        """Refuse the name of a column that is not there."""
+        """Raise `DataError` if the column is missing."""
         if column is not None and column not in self._features:
             near = propose(column, self._features)
-            raise DataError(f"{self._source}: there is no column {column!r}; {near}")
+            raise DataError(f"{self._source}: column {column!r} is missing; {near}")
 
     def place(self, index: int) -> str:
-        """Say where a row is, for messages."""
-        starts = np.cumsum([0, *(len(part) for part in self._parts.values())])
-        part = int(np.searchsorted(starts, index, side="right")) - 1
-        split = list(self._parts)[part]
-        return f"{self._source}: {split}[{index - starts[part]}]"
+        """Return the split and index of a row as text, for error messages."""
+        starts = np.cumsum([0, *(len(split) for split in self._splits.values())])
+        number = int(np.searchsorted(starts, index, side="right")) - 1
+        split = list(self._splits)[number]
+        return f"{self._source}: {split}[{index - starts[number]}]"
 
     def image_column(self) -> str | None:
-        """Return the one column of images, None where there is none."""
+        """Return the only column of images; None if there is none."""
         import datasets
 
         found = [name for name, kind in self._features.items() if isinstance(kind, datasets.Image)]
         if len(found) > 1:
             listed = ", ".join(found)
-            raise DataError(f"{self._source}: {listed} hold images; name one with --image")
+            raise DataError(f"{self._source}: {listed} contain images; select one with --image")
         return found[0] if found else None
 
     def entries(self, text: str | None, image: str | None, named: list[str]) -> Any:
-        """Return the kind of what a backbone is run on, and the entries."""
+        """Return the kind and the entries of the items for a backbone."""
         if text:
             if getattr(self._features[text], "dtype", "") not in ("string", "large_string"):
-                raise DataError(f"{self._source}: the column {text!r} does not hold texts")
+                raise DataError(f"{self._source}: the column {text!r} does not contain texts")
             return "texts", self.words(text)
         if image:
             return "images", self._images(image)
         return "vectors", self._numbers([c for c in self._features if c not in (*named, "split")])
 
     def labels(self, column: str) -> tuple[Integers, tuple[str, ...]]:
-        """Return class codes and names: those that the data set declares, where it does."""
+        """Return class codes and class names; the names as declared by the data set, if any."""
         words = self.words(column)
         names = getattr(self._features[column], "names", None) or sorted(set(words))
         codes = {name: code for code, name in enumerate(names)}
         return np.array([codes[word] for word in words], np.int64), tuple(names)
 
     def words(self, column: str) -> list[str]:
-        """Return a column that must not have gaps, as texts; codes by the names they stand for."""
+        """Return a column without missing values as texts; class codes as class names."""
         names = getattr(self._features[column], "names", None)
         words = []
         for index, value in enumerate(self._column(column)):
             if value is None or (names and value < 0):
                 raise DataError(
-                    f"{self.place(index)} has no {column!r}; leave out such rows and save the rest"
+                    f"{self.place(index)}: {column!r} is missing; remove such rows, save the rest"
                 )
             words.append(names[value] if names else str(value))
         return words
 
     def split(self) -> Array | None:
-        """Return the split of each row, by the names of the parts or from a column."""
-        if len(self._parts) > 1:
-            sizes = [len(part) for part in self._parts.values()]
-            return np.repeat([_SPLITS[name] for name in self._parts], sizes)
+        """Return the split of each row, from the names of the splits or from a column."""
+        if len(self._splits) > 1:
+            sizes = [len(split) for split in self._splits.values()]
+            return np.repeat([_SPLITS[name] for name in self._splits], sizes)
         if "split" not in self._features:
             return None
         words = self.words("split")
         for index, word in enumerate(words):
             if word not in _SPLITS:
                 known = ", ".join(_SPLITS)
-                raise DataError(f"{self.place(index)}: split {word!r} is none of {known}")
+                raise DataError(
+                    f"{self.place(index)}: split: expected one of {known}, got {word!r}"
+                )
         return np.array([_SPLITS[word] for word in words])
 
     def _column(self, column: str) -> list[Any]:
@@ -179,7 +180,7 @@ class _Rows:
         import datasets
 
         if not isinstance(self._features[column], datasets.Image):
-            raise DataError(f"{self._source}: the column {column!r} does not hold images")
+            raise DataError(f"{self._source}: the column {column!r} does not contain images")
         encoded = self._data.select_columns([column]).cast_column(
             column, datasets.Image(decode=False)
         )
@@ -187,19 +188,19 @@ class _Rows:
 
     def _numbers(self, columns: list[str]) -> Array:
         if not columns:
-            raise DataError(f"{self._source}: no columns are left for features; name --text?")
+            raise DataError(f"{self._source}: no feature columns; use --text for a text column")
         try:
             blocks = [np.asarray(self._column(column), np.float64) for column in columns]
             return np.column_stack(blocks)
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{self._source}: a feature is not a number ({error}); name the column of texts "
-                "with --text, or remove it"
+                f"{self._source}: a feature is not a number ({error}); use --text for a text "
+                "column, or remove the column"
             ) from error
 
 
 class _Images(Sequence[Any]):
-    """Images as they are stored, read when they are asked for: memory does not grow with them."""
+    """Encoded images that are read on access: memory does not grow with their number."""
 
     def __init__(self, rows: _Rows, data: Any, column: str) -> None:
         self._rows, self._data, self._column = rows, data, column

@@ -1,4 +1,4 @@
-"""What a backbone is run on: images, texts or vectors with their labels, read by name."""
+"""Inputs of feature extraction: images, texts or vectors with their labels, read by name."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".ti
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """An image that lies in a data set as the bytes of a file.
+    """An encoded image inside a data set.
 
     Parameters
     ----------
     name
-        What to call it in messages.
+        Name of the image in messages.
     data
-        What a file of its own would hold.
+        The bytes of the image file.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Encoded:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Items:
-    """Things to be turned into features, with what is known of each.
+    """Images, texts or vectors to extract features from, with labels and metadata.
 
     Parameters
     ----------
@@ -55,9 +55,9 @@ class Items:
     y, classes
         Class codes and names.
     client, domain, split
-        As in a `Dataset`, where known.
+        As in a `Dataset`, if known.
     name
-        What to call the data in messages.
+        Name of the data in messages.
     """
 
     kind: ItemKind
@@ -74,7 +74,7 @@ class Items:
 
 
 def content(entry: Any) -> bytes:
-    """Return the bytes that make an entry what it is: a file is read, others are in memory."""
+    """Return the bytes of an entry, for its digest; a file is read."""
     if isinstance(entry, Path | Encoded):
         return entry.read_bytes()
     if isinstance(entry, str):
@@ -85,12 +85,12 @@ def content(entry: Any) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which columns of a table mean what.
+    """The names of the columns of a table by their role.
 
     Parameters
     ----------
     text
-        Column of texts; without one, all other columns must be numbers.
+        Column of texts; without a text column all other columns must be numbers.
     label
         Column of class names.
     image
@@ -109,19 +109,19 @@ class Columns:
 def read_items(source: str, columns: Columns | None = None) -> Items:
     """Return the items of a folder of images, a table, a file of arrays or a data set of the hub.
 
-    A folder holds ``class/image``, ``client/class/image``, or ``train/class/image`` beside
+    A folder contains ``class/image``, ``client/class/image``, or ``train/class/image`` and
     ``test/class/image``; or the idx files of MNIST, or the python files of CIFAR. A table is
-    ``.csv``, ``.jsonl`` or ``.parquet``. An ``.npz`` or ``.safetensors`` file holds ``x`` and
-    ``y``; three or four dimensions of ``x`` are images. ``hf:NAME``, or a folder that the library
-    ``datasets`` has saved, is a data set of the Hugging Face hub.
+    ``.csv``, ``.jsonl`` or ``.parquet``. An ``.npz`` or ``.safetensors`` file contains ``x`` and
+    ``y``; an ``x`` of three or four dimensions is an array of images. ``hf:NAME``, or a folder
+    saved by the library ``datasets``, is a Hugging Face data set.
     """
-    from fedgram.data.hub import is_hub, read_hub  # which is made of what stands here
+    from fedgram.data.hub import is_hub, read_hub  # hub imports `Items` from this module
 
     path, columns = Path(source), columns or Columns()
     if is_hub(source):
         return read_hub(source, columns)
     if columns.image is not None:
-        raise DataError(f"{source}: only data sets of the hub have a column of images")
+        raise DataError(f"{source}: only Hugging Face data sets have an image column")
     if path.is_dir():
         archive = idx_folder(path) or cifar_folder(path)
         return _arrays(archive, source) if archive else _folder(path)
@@ -134,8 +134,8 @@ def _arrays(arrays: Mapping[str, Array], name: str) -> Items:
     x = arrays.get("x")
     images = x is not None and x.ndim in (3, 4)
     if images and x is not None and x.dtype != np.uint8:
-        raise DataError(f"{name}: images must be stored as uint8, not {x.dtype}")
-    # The same checks as for features, with a stand-in of two dimensions for images.
+        raise DataError(f"{name}: images: expected uint8, got {x.dtype}")
+    # The same checks as for features; images are replaced by an array of two dimensions.
     flat = {**arrays, "x": np.zeros((len(x), 1))} if images and x is not None else arrays
     data = to_dataset(flat, name)
     if not images:
@@ -156,17 +156,16 @@ def _arrays(arrays: Mapping[str, Array], name: str) -> Items:
 def _folder(root: Path) -> Items:
     files = sorted(p for p in root.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     if not files:
-        raise DataError(f"{root}: holds no images; put them in a folder for each class")
-    parts = [path.relative_to(root).parts[:-1] for path in files]
-    depths = {len(part) for part in parts}
+        raise DataError(f"{root}: no images; expected a folder of images for each class")
+    folders = [path.relative_to(root).parts[:-1] for path in files]
+    depths = {len(names) for names in folders}
     if len(depths) != 1 or not depths <= {1, 2}:
         raise DataError(
-            f"{root}: images must lie in class/image, client/class/image or train/class/image, "
-            "all alike"
+            f"{root}: expected all images at class/image, client/class/image or train/class/image"
         )
-    classes = sorted({part[-1] for part in parts})
-    codes = np.array([classes.index(part[-1]) for part in parts], np.int64)
-    above = [part[0] for part in parts] if depths == {2} else []
+    classes = sorted({names[-1] for names in folders})
+    codes = np.array([classes.index(names[-1]) for names in folders], np.int64)
+    above = [names[0] for names in folders] if depths == {2} else []
     splits = bool(above) and set(above) <= set(SPLITS)
     return Items(
         kind="images",
@@ -203,10 +202,11 @@ def _numbers(table: Table, columns: Columns) -> Array:
     named = (columns.label, columns.client, columns.domain, SPLIT)
     numbers = [values for name, values in table.columns.items() if name not in named]
     if not numbers:
-        raise DataError(f"{table.name}: no columns are left for features; name the text column?")
+        raise DataError(f"{table.name}: no feature columns; use --text for a text column")
     try:
         return np.array([[float(value) for value in values] for values in numbers]).T
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"{table.name}: a feature is not a number ({error}); name the text column, or remove it"
+            f"{table.name}: a feature is not a number ({error}); use --text for a text column, or "
+            "remove the column"
         ) from error

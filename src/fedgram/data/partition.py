@@ -1,7 +1,8 @@
-"""Which client gets which sample: seeded, pure functions of labels that return indices only.
+"""Partition of samples over clients: iid, Dirichlet label skew, quantity skew, shards, domains.
 
-Train and test are dealt in the same proportions: a partition is decided on the training samples,
-and each group (class, or domain) of the others follows it.
+Seeded, pure functions of labels that return indices only. A partition is made from the training
+samples; validation and test samples of each group (class, or domain) are distributed over clients
+in the same proportions.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.core.samples import Array, Floats, Integers
+from fedgram.data.dataset import TEST, TRAIN, VALID, Dataset
 from fedgram.data.plan import PartitionPlan
-from fedgram.data.sources import TEST, TRAIN, VALID, Dataset
 from fedgram.errors import ConfigError, DataError
 
 DEFAULT_CLIENTS = 20
@@ -31,7 +32,7 @@ class ClientIndices:
 
 
 def partition(data: Dataset, plan: PartitionPlan) -> list[ClientIndices]:
-    """Return every client's share of the data.
+    """Return the indices of every client's samples.
 
     Examples
     --------
@@ -41,7 +42,7 @@ def partition(data: Dataset, plan: PartitionPlan) -> list[ClientIndices]:
     [('c0', 270, 89), ('c1', 268, 90), ('c2', 270, 90), ('c3', 268, 90), ('c4', 271, 91)]
     """
     if len(np.unique(data.y)) < 2:
-        raise DataError(f"{data.name}: all samples are of one class; give samples of at least two")
+        raise DataError(f"{data.name}: all samples have one class; at least two are needed")
     names = _names(data, plan)
     if plan.split == "global":
         split = fixed_split(data, plan)
@@ -53,7 +54,7 @@ def partition(data: Dataset, plan: PartitionPlan) -> list[ClientIndices]:
     held = _held_out(plan, len(names))
     for k, name in enumerate(names):
         if not np.any((owner == k) & (split == TRAIN)):
-            raise DataError(f"client {name} has no training samples; leave it out of the data")
+            raise DataError(f"client {name} has no training samples; remove the client's samples")
     return [
         ClientIndices(
             id=name,
@@ -67,7 +68,7 @@ def partition(data: Dataset, plan: PartitionPlan) -> list[ClientIndices]:
 
 
 def fixed_split(data: Dataset, plan: PartitionPlan) -> Integers:
-    """Return the data's own split, else one that depends on the seed and the labels alone."""
+    """Return the data's own split, or one that depends on the seed and the labels only."""
     if data.split is not None:
         split = data.split.astype(np.int64)
     else:
@@ -81,7 +82,7 @@ def fixed_split(data: Dataset, plan: PartitionPlan) -> Integers:
 def _take_from_classes(
     codes: Integers, split: Integers, part: int, share: float, rng: np.random.Generator
 ) -> None:
-    """Give a share of each class's training samples to another part of the split, in place."""
+    """Move a fraction of each class's training samples to another part of the split, in place."""
     train = np.flatnonzero(split == TRAIN)
     for members in _groups(codes[train]):
         shuffled = train[rng.permutation(members)]
@@ -89,11 +90,11 @@ def _take_from_classes(
 
 
 def _owners(data: Dataset, plan: PartitionPlan, split: Integers, clients: int) -> Integers:
-    """Return the client of each sample: decided on train, followed by valid and test."""
+    """Return the client of each sample: train first, then valid and test in proportion."""
     train = np.flatnonzero(split == TRAIN)
     if len(train) < clients:
         raise DataError(
-            f"{len(train)} training samples cannot be dealt to {clients} clients; "
+            f"{len(train)} training samples are not enough for {clients} clients; "
             "use fewer data.clients"
         )
     if plan.partition == "given":
@@ -103,19 +104,19 @@ def _owners(data: Dataset, plan: PartitionPlan, split: Integers, clients: int) -
     if plan.partition == "domain":
         groups = _domains(data, train, clients)
     owner = np.full(len(data), -1)
-    owner[train] = _DEALERS[plan.partition](groups[train], clients, plan)
-    _fill_up(owner, train, clients, plan)
-    followed = _proportions(groups[train], owner[train], clients, int(groups.max()) + 1)
+    owner[train] = _PARTITIONERS[plan.partition](groups[train], clients, plan)
+    _ensure_minimum(owner, train, clients, plan)
+    trained = _proportions(groups[train], owner[train], clients, int(groups.max()) + 1)
     for part in np.unique(split[split != TRAIN]):
         members = np.flatnonzero(split == part)
         rng = _rng(plan, f"follow-{part}")
-        owner[members] = _dealt(groups[members], followed, rng, _rng(plan, "order"))
+        owner[members] = _assigned(groups[members], trained, rng, _rng(plan, "order"))
     return owner
 
 
 def _iid(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
     even = np.full((int(groups.max()) + 1, clients), 1 / clients)
-    return _dealt(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
+    return _assigned(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
 
 
 def _dirichlet(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
@@ -124,21 +125,21 @@ def _dirichlet(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
         skewed = _drawn_by_clients(np.bincount(groups), clients, plan.dirichlet, rng)
     else:
         skewed = rng.dirichlet(np.full(clients, plan.dirichlet), classes)
-    return _dealt(groups, skewed, _rng(plan, "deal"), _rng(plan, "order"))
+    return _assigned(groups, skewed, _rng(plan, "deal"), _rng(plan, "order"))
 
 
 def _quantity(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
     sizes = _rng(plan, "quantity").dirichlet(np.full(clients, plan.dirichlet))
     alike = np.tile(sizes, (int(groups.max()) + 1, 1))
-    return _dealt(groups, alike, _rng(plan, "deal"), _rng(plan, "order"))
+    return _assigned(groups, alike, _rng(plan, "deal"), _rng(plan, "order"))
 
 
 def _drawn_by_clients(
     pools: Integers, clients: int, concentration: float, rng: np.random.Generator
 ) -> Floats:
-    """Let clients of equal size draw their mixes of classes in turn (Hsu et al., 2019).
+    """Draw the class frequencies of clients of equal size, one client after the other.
 
-    A class that is used up is left out of the mixes of those who come later.
+    As Hsu et al. (2019). A class without remaining samples has frequency zero for later clients.
     """
     left, total = pools.copy(), int(pools.sum())
     counts = np.zeros((len(pools), clients))
@@ -156,7 +157,7 @@ def _drawn_by_clients(
 
 
 def _shards(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
-    """Sort by class, cut into contiguous shards, deal them: every sample is used."""
+    """Sort by class, cut into contiguous shards, and assign the shards at random."""
     rng = _rng(plan, "shards")
     shuffled = rng.permutation(len(groups))
     by_class = shuffled[np.argsort(groups[shuffled], kind="stable")]
@@ -168,13 +169,13 @@ def _shards(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
 
 
 def _classes(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
-    """Give each client so many classes, in turn, and deal a class evenly among its holders."""
+    """Assign classes to clients round-robin, and split each class evenly over its clients."""
     found = np.unique(groups)
     wanted = plan.classes_per_client
     if wanted > len(found) or wanted * clients < len(found):
         raise ConfigError(
-            f"data.classes_per_client = {wanted}: {clients} clients can hold {len(found)} classes "
-            f"with {-(-len(found) // clients)} to {len(found)} classes each"
+            f"data.classes_per_client = {wanted}: {clients} clients and {len(found)} classes need "
+            f"a number from {-(-len(found) // clients)} to {len(found)}"
         )
     turns = _rng(plan, "classes").permutation(found)
     held = np.zeros((int(groups.max()) + 1, clients))
@@ -183,22 +184,22 @@ def _classes(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
     scarce = np.flatnonzero(np.bincount(groups) < held.sum(axis=1))
     if len(scarce):
         raise DataError(
-            f"class {scarce[0]} has fewer training samples than clients that hold it; use fewer "
-            "data.clients or data.classes_per_client"
+            f"class {scarce[0]} has fewer training samples than clients; use fewer data.clients or "
+            "data.classes_per_client"
         )
     even = held / np.maximum(held.sum(axis=1, keepdims=True), 1)
-    return _dealt(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
+    return _assigned(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
 
 
 def _domain(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
-    """Give each domain its own clients, in turn, and deal its samples evenly among them."""
+    """Assign clients to domains round-robin, and split each domain evenly over its clients."""
     domains = int(groups.max()) + 1
     theirs = (np.arange(clients)[None, :] % domains) == np.arange(domains)[:, None]
     even = theirs / theirs.sum(axis=1, keepdims=True)
-    return _dealt(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
+    return _assigned(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
 
 
-_DEALERS: Mapping[str, Callable[[Integers, int, PartitionPlan], Integers]] = {
+_PARTITIONERS: Mapping[str, Callable[[Integers, int, PartitionPlan], Integers]] = {
     "iid": _iid,
     "dirichlet": _dirichlet,
     "quantity": _quantity,
@@ -208,13 +209,13 @@ _DEALERS: Mapping[str, Callable[[Integers, int, PartitionPlan], Integers]] = {
 }
 
 
-def _dealt(
+def _assigned(
     groups: Integers, proportions: Floats, rng: np.random.Generator, order: np.random.Generator
 ) -> Integers:
-    """Deal each group's samples in proportion, rounding cumulatively so that none is lost.
+    """Assign each group's samples in proportion; cumulative rounding loses no sample.
 
-    The order of clients within a group is drawn from its own stream, so that train and test
-    round in favor of the same clients.
+    The order of clients within a group has a random stream of its own, so that rounding favors the
+    same clients in train and test.
     """
     owner = np.empty(len(groups), np.int64)
     for group, row in enumerate(proportions):
@@ -228,15 +229,15 @@ def _dealt(
 
 
 def _domains(data: Dataset, train: Integers, clients: int) -> Integers:
-    """Return the domain of each sample; every client must find samples in its own."""
+    """Return the domain of each sample; raise `DataError` if a domain has too few for clients."""
     names, codes = np.unique(_column(data, "domain"), return_inverse=True)
     trained = np.bincount(codes[train], minlength=len(names))
     theirs = np.bincount(np.arange(clients) % len(names), minlength=len(names))
     for name, found, wanted in zip(names, trained, theirs, strict=True):
         if found < wanted:
             raise DataError(
-                f"domain {name} has {found} training samples for {wanted} clients; leave it out, "
-                "or use fewer data.clients"
+                f"domain {name} has {found} training samples for {wanted} clients; remove the "
+                "domain, or use fewer data.clients"
             )
     return codes.astype(np.int64)
 
@@ -244,25 +245,25 @@ def _domains(data: Dataset, train: Integers, clients: int) -> Integers:
 def _proportions(groups: Integers, owner: Integers, clients: int, size: int) -> Floats:
     counts = np.zeros((size, clients))
     np.add.at(counts, (groups, owner), 1)
-    counts[counts.sum(axis=1) == 0] = 1  # a group that was not trained on goes to everybody
+    counts[counts.sum(axis=1) == 0] = 1  # a group without training samples goes to all clients
     shares: Floats = counts / counts.sum(axis=1, keepdims=True)
     return shares
 
 
-def _fill_up(owner: Integers, train: Integers, clients: int, plan: PartitionPlan) -> None:
-    """Give clients with too few training samples some of the largest clients', in place."""
+def _ensure_minimum(owner: Integers, train: Integers, clients: int, plan: PartitionPlan) -> None:
+    """Move training samples from the largest clients to those below `minimum`, in place."""
     if len(train) < plan.minimum * clients:
         raise ConfigError(
             f"data.minimum = {plan.minimum}: {len(train)} training samples are not enough for "
-            f"{clients} clients; use less"
+            f"{clients} clients; use a smaller minimum"
         )
     turn = train if plan.minimum == 1 else _rng(plan, "minimum").permutation(train)
     sizes = np.bincount(owner[train], minlength=clients)
     if plan.partition in ("classes", "domain") and sizes.min() < plan.minimum:
         raise DataError(
-            f"data.minimum = {plan.minimum}: a client has {sizes.min()} training samples, and "
-            f"others' would spoil the partition by {plan.partition}; use less, or fewer "
-            "data.clients"
+            f"data.minimum = {plan.minimum}: a client has {sizes.min()} training samples, and the "
+            f"partition by {plan.partition} allows no other clients' samples; use a smaller "
+            "minimum, or fewer data.clients"
         )
     for poor in np.flatnonzero(sizes < plan.minimum):
         while sizes[poor] < plan.minimum:
@@ -280,8 +281,8 @@ def _split_within(owner: Integers, plan: PartitionPlan, clients: int) -> Integer
         tested = min(round(plan.test_fraction * len(members)), max(0, len(members) - 1))
         split[members[:tested]] = TEST
         left = len(members) - tested
-        kept = min(round(plan.valid_fraction * left), max(0, left - 1))
-        split[members[tested : tested + kept]] = VALID
+        validated = min(round(plan.valid_fraction * left), max(0, left - 1))
+        split[members[tested : tested + validated]] = VALID
     return split
 
 
@@ -290,8 +291,8 @@ def _names(data: Dataset, plan: PartitionPlan) -> list[str]:
         given = [str(name) for name in np.unique(_column(data, "client"))]
         if plan.clients not in (None, len(given)):
             raise ConfigError(
-                f"data.clients = {plan.clients}, but the data name {len(given)} clients; "
-                "leave data.clients out"
+                f"data.clients = {plan.clients}, but the data have {len(given)} clients; "
+                "remove data.clients"
             )
         return given
     count = plan.clients or DEFAULT_CLIENTS
@@ -303,7 +304,7 @@ def _names(data: Dataset, plan: PartitionPlan) -> list[str]:
     if count < len(domains):
         raise ConfigError(
             f"data.clients = {count} is fewer than the {len(domains)} domains; use at least "
-            f"{len(domains)}, or leave it out"
+            f"{len(domains)}, or remove data.clients"
         )
     if count == len(domains):
         return domains
@@ -313,8 +314,8 @@ def _names(data: Dataset, plan: PartitionPlan) -> list[str]:
 def _held_out(plan: PartitionPlan, clients: int) -> set[int]:
     if plan.holdout_clients >= clients:
         raise ConfigError(
-            f"data.holdout_clients = {plan.holdout_clients} leaves none of {clients} clients to "
-            "train; use fewer"
+            f"data.holdout_clients = {plan.holdout_clients}: no client of {clients} remains for "
+            "training; use a smaller number"
         )
     chosen = _rng(plan, "holdout").permutation(clients)[: plan.holdout_clients]
     return {int(k) for k in chosen}
@@ -325,7 +326,7 @@ def _column(data: Dataset, name: str) -> Array:
     if column is None:
         wanted = "given" if name == "client" else name
         raise DataError(
-            f"{data.name}: data.partition = {wanted!r} needs an array {name!r}; the data have none"
+            f"{data.name}: data.partition = {wanted!r}: the array {name!r} is missing in the data"
         )
     return column
 
@@ -335,5 +336,5 @@ def _groups(codes: Integers) -> list[Integers]:
 
 
 def _rng(plan: PartitionPlan, purpose: str) -> np.random.Generator:
-    """Return a stream of its own for each purpose, so that no choice disturbs another."""
+    """Return a random stream for each purpose, so that the draws are independent."""
     return np.random.default_rng([plan.seed, *purpose.encode()])

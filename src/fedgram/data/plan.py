@@ -1,4 +1,4 @@
-"""How a data set is split and dealt, as settings."""
+"""Settings of a partition: how a data set is split and distributed over clients."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ PARTITIONS = ("iid", "dirichlet", "quantity", "shards", "classes", "domain", "gi
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionPlan:
-    """How to split and deal a data set.
+    """How to split a data set and distribute its samples over clients.
 
     Parameters
     ----------
     clients
-        Number of clients; None means 20, one per domain, or those the data name.
+        Number of clients; None means 20, one per domain, or the clients named in the data.
     partition
-        iid, dirichlet (label skew), quantity (sizes differ, mixes do not), shards (pieces of the
-        samples in class order), classes (so many classes each), domain, or given (by the data).
+        iid, dirichlet (label skew), quantity (sizes differ, class frequencies do not), shards
+        (contiguous pieces of the samples in class order), classes (a fixed number of classes per
+        client), domain, or given (by the data).
     dirichlet
-        Concentration of the label or quantity skew: small is strong.
+        Concentration of the label or quantity skew: a small value is a strong skew.
     equal_sizes
-        With dirichlet: give all clients equally many samples. Then every client draws its mix of
-        classes; else every class draws its mix of clients, and sizes differ.
+        With dirichlet: the same number of samples for all clients. Then class frequencies are drawn
+        for each client; otherwise client frequencies are drawn for each class, and sizes differ.
     minimum
-        Training samples that every client has at least (with the split "within-client": samples,
-        before the split); the largest clients give them away.
+        Minimum number of training samples per client (with the split "within-client": of samples,
+        before the split). Smaller clients receive samples from the largest ones.
     shards
-        Shards per client.
+        Number of shards per client.
     classes_per_client
-        With classes: how many classes a client has.
+        With classes: number of classes per client.
     seed
-        Of split and partition.
+        Seed of the split and the partition.
     split
-        "global" fixes train and test first, the same whatever the partition; "within-client"
-        partitions all samples and then splits in each client, as the papers do.
+        "global" fixes train and test first, independent of the partition; "within-client"
+        partitions all samples and then splits the samples of each client, as the papers do.
     test_fraction
-        Share of test samples where the data bring no split of their own.
+        Fraction of test samples, if the data have no split of their own.
     valid_fraction
-        Share of the training samples kept for choices, where the data bring none.
+        Fraction of the training samples in the validation split, if the data have none.
     reserve_valid
-        Keep validation samples for choices only. Else methods that have nothing to choose on them
-        train on them too.
+        Keep the validation split out of training for all methods. Otherwise methods without a
+        choice to make on validation samples train on these samples too.
     holdout_clients
-        Clients that take no part in training and get a personal model afterwards.
+        Number of clients that take no part in training and get a personal model afterwards.
 
     Examples
     --------
@@ -55,7 +56,7 @@ class PartitionPlan:
     >>> PartitionPlan(partition="shard")
     Traceback (most recent call last):
     ...
-    fedgram.errors.ConfigError: data.partition = 'shard' is not known; did you mean 'shards'?
+    fedgram.errors.ConfigError: data.partition = 'shard': unknown; did you mean 'shards'?
     """
 
     clients: int | None = None
@@ -75,7 +76,7 @@ class PartitionPlan:
     def __post_init__(self) -> None:
         if self.partition not in PARTITIONS:
             hint = propose(self.partition, PARTITIONS)
-            raise ConfigError(f"data.partition = {self.partition!r} is not known; {hint}")
+            raise ConfigError(f"data.partition = {self.partition!r}: unknown; {hint}")
         if self.split not in ("global", "within-client"):
             raise ConfigError(f"data.split = {self.split!r}: use 'global' or 'within-client'")
         if not 0 < self.dirichlet < float("inf"):

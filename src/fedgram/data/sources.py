@@ -1,4 +1,4 @@
-"""Data sets: the embedded digits, synthetic ones, and feature files."""
+"""Loading of data sets by name: the embedded digits, synthetic data and feature files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,110 +15,16 @@ from safetensors.numpy import load_file
 
 from fedgram.core.samples import Array, Integers, image_backbone_name
 from fedgram.data import synthetic
+from fedgram.data.archives import cifar_folder, idx_folder
+from fedgram.data.dataset import Dataset, Vectors
 from fedgram.errors import DataError
 from fedgram.runtime import files
 
 DATA_VARIABLE = "FEDGRAM_DATA"
-TRAIN, VALID, TEST = 0, 1, 2
-_KEPT = (
+_DATASET_ARRAYS = (
     *("x", "y", "scale", "offset", "client", "domain", "split", "classes", "backbone", "grid"),
 )
-_ARRAYS = (*_KEPT, "digest")  # of each item, for whoever extends the file
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Dataset:
-    """Feature vectors with class codes, before any split.
-
-    Parameters
-    ----------
-    x
-        Samples by features, of any float or integer type.
-    y
-        Class code of each sample.
-    classes
-        Class names.
-    scale, offset
-        Where given, the real feature is ``x * scale + offset``.
-    client, domain
-        Where given, the name of each sample's client or domain.
-    split
-        Where given, 0 for training, 1 for validation, 2 for test samples.
-    backbone
-        Where given, what made the vectors; sums of different backbones are refused.
-    grid
-        Where given, bits and clip of the grid that ``x`` already lies on, without the constant.
-    name
-        What to call the data in messages and records.
-
-    Examples
-    --------
-    >>> load_dataset("digits")
-    Dataset(digits: 1797 samples, 64 features, 10 classes)
-    """
-
-    x: Array
-    y: Integers
-    classes: tuple[str, ...]
-    scale: Array | None = None
-    offset: Array | None = None
-    client: Array | None = None
-    domain: Array | None = None
-    split: Array | None = None
-    backbone: str = ""
-    grid: tuple[int, float] | None = None
-    name: str = "data"
-
-    def __post_init__(self) -> None:
-        real = np.issubdtype(self.x.dtype, np.integer) or np.issubdtype(self.x.dtype, np.floating)
-        if self.x.ndim != 2 or not real:
-            raise DataError(
-                f"{self.name}: x must be numbers, samples by features, not {self.x.dtype} of "
-                f"shape {self.x.shape}"
-            )
-        for label in ("y", "client", "domain", "split"):
-            array = getattr(self, label)
-            if array is not None and array.shape != (len(self.x),):
-                raise DataError(
-                    f"{self.name}: {label} has shape {array.shape} but x has {len(self.x)} "
-                    "rows; give one entry per row"
-                )
-        for label in ("scale", "offset"):
-            array = getattr(self, label)
-            if array is not None and array.shape not in ((), (1,), (self.x.shape[1],)):
-                raise DataError(
-                    f"{self.name}: {label} has shape {array.shape} but x has {self.x.shape[1]} "
-                    "features; give one number per feature, or one for all"
-                )
-        if self.split is not None and not np.isin(self.split, (TRAIN, VALID, TEST)).all():
-            raise DataError(f"{self.name}: split must be 0 (train), 1 (valid) or 2 (test)")
-        wrong = np.flatnonzero((self.y < 0) | (self.y >= len(self.classes)))
-        if len(wrong):
-            client = "" if self.client is None else f"client {self.client[wrong[0]]}: "
-            raise DataError(
-                f"{self.name}: {client}labels run from {self.y.min()} to {self.y.max()}, but there "
-                f"are {len(self.classes)} classes; use codes from 0 to {len(self.classes) - 1}"
-            )
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __repr__(self) -> str:
-        return (
-            f"Dataset({self.name}: {len(self)} samples, {self.x.shape[1]} features, "
-            f"{len(self.classes)} classes)"
-        )
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Vectors:
-    """Feature vectors without labels, to predict on."""
-
-    x: Array
-    scale: Array | None = None
-    offset: Array | None = None
-    backbone: str = ""
-    grid: tuple[int, float] | None = None
+_ARRAYS = (*_DATASET_ARRAYS, "digest")  # digest of each item: lets an extraction be resumed
 
 
 def load_vectors(source: str) -> Vectors:
@@ -129,7 +34,7 @@ def load_vectors(source: str) -> Vectors:
         return Vectors(x=_read_csv(path))
     arrays = _flat(read_arrays(source))
     if "x" not in arrays or arrays["x"].ndim != 2:
-        raise DataError(f"{source}: an array 'x', samples by features, is needed")
+        raise DataError(f"{source}: expected an array 'x', samples by features")
     return Vectors(
         x=arrays["x"],
         scale=arrays.get("scale"),
@@ -140,11 +45,16 @@ def load_vectors(source: str) -> Vectors:
 
 
 def load_dataset(source: str) -> Dataset:
-    """Return the data of this name: ``digits``, or an ``.npz`` or ``.safetensors`` file.
+    """Return the data set with this name.
 
-    Also a folder of the idx files of MNIST or of the python files of CIFAR. Images are taken pixel
-    by pixel. ``synthetic:ALPHA,BETA`` is drawn: see `fedgram.data.synthetic`. What else is named is
-    looked for as given and then in the folder that the environment variable ``FEDGRAM_DATA`` names.
+    Parameters
+    ----------
+    source
+        ``digits`` (embedded), ``synthetic:ALPHA,BETA`` (see `fedgram.data.synthetic`), or the path
+        of an ``.npz`` or ``.safetensors`` file, of a folder with the idx files of MNIST, or of a
+        folder with the python files of CIFAR. Relative paths are tried as given, then below the
+        folder in the environment variable ``FEDGRAM_DATA``. The features of images are their
+        pixels.
     """
     if source.startswith(f"{synthetic.NAME}:"):
         return to_dataset(synthetic.read(source).arrays(), source)
@@ -155,35 +65,35 @@ def load_dataset(source: str) -> Dataset:
 
 
 def save(path: Path, data: Dataset) -> None:
-    """Write a data set to an ``.npz`` file: the same data, the same bytes."""
-    kept = {name: getattr(data, name) for name in _KEPT}
+    """Write a data set to an ``.npz`` file; equal data give equal bytes."""
+    arrays = {name: getattr(data, name) for name in _DATASET_ARRAYS}
     buffer = io.BytesIO()
-    np.savez(buffer, **{name: np.asarray(v) for name, v in kept.items() if v is not None})  # type: ignore[arg-type]
+    np.savez(buffer, **{name: np.asarray(v) for name, v in arrays.items() if v is not None})  # type: ignore[arg-type]
     files.write(path, buffer.getvalue())
 
 
 def read_arrays(source: str) -> dict[str, Array]:
-    """Return the arrays of a file or of a folder of MNIST or CIFAR, wherever it is found."""
+    """Return the arrays of a file, or of a folder of MNIST or CIFAR; see `load_dataset`."""
     path = _located(source)
     if path.is_dir():
         return _read_folder(path)
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors}
     if path.suffix not in readers:
-        raise DataError(f"{source}: not a kind of data known here; use digits, .npz, .safetensors")
+        raise DataError(f"{source}: unknown kind of data; use digits, .npz or .safetensors")
     return readers[path.suffix](path)
 
 
 def _located(source: str) -> Path:
     folder = os.environ.get(DATA_VARIABLE)
     for path in [Path(source), *([Path(folder) / source] if folder else [])]:
-        if os.path.exists(path):  # never raises, however odd the name
+        if os.path.exists(path):  # unlike Path.exists, never raises
             return path
-    hint = f"not there, nor in {DATA_VARIABLE}" if folder else f"not there; {DATA_VARIABLE} not set"
-    raise DataError(f"data.source = {source!r}: {hint}; give a path, or 'digits'")
+    where = f" here or below ${DATA_VARIABLE}" if folder else f" ({DATA_VARIABLE} is not set)"
+    raise DataError(f"data.source = {source!r}: not found{where}; use a path, or 'digits'")
 
 
 def _flat(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return images as vectors of their pixels, with a backbone that says how they lay."""
+    """Return images as vectors of pixels, with a backbone name that contains the image shape."""
     x = arrays.get("x")
     if x is None or x.ndim not in (3, 4) or x.dtype != np.uint8:
         return dict(arrays)
@@ -193,13 +103,11 @@ def _flat(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _read_folder(path: Path) -> dict[str, Array]:
-    from fedgram.data.archives import cifar_folder, idx_folder  # which is made of what stands here
-
     arrays = idx_folder(path) or cifar_folder(path)
     if arrays is None:
         raise DataError(
-            f"{path}: holds neither the idx files of MNIST nor the python files of CIFAR; make "
-            "features of other images with 'fedgram features'"
+            f"{path}: contains neither the idx files of MNIST nor the python files of CIFAR; for "
+            "other images, extract features with 'fedgram features'"
         )
     return arrays
 
@@ -208,38 +116,40 @@ def _read_npz(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in _ARRAYS if name in archive.files}
-    except Exception as error:  # damage shows in many ways, deep inside zip and numpy
-        # NumPy would advise to unpickle, which runs whatever the file holds.
-        reason = "it holds pickled objects" if "pickle" in str(error) else str(error)
+    except Exception as error:  # zip and numpy raise many types for damaged files
+        # NumPy would advise to unpickle, which runs code of the file.
+        reason = "it contains pickled objects" if "pickle" in str(error) else str(error)
         raise DataError(
-            f"{path}: cannot be read as an .npz of plain arrays ({reason}); make it again"
+            f"{path}: cannot be read as an .npz of plain arrays ({reason}); create the file again"
         ) from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Array]:
     try:
         return dict(load_file(path))
-    except Exception as error:  # also number types that numpy does not know
+    except Exception as error:  # also number types that numpy does not have
         raise DataError(
-            f"{path}: cannot be read as safetensors ({error}); make it again"
+            f"{path}: cannot be read as safetensors ({error}); create the file again"
         ) from error
 
 
 def _read_csv(path: Path) -> Array:
-    """Read numbers in columns; a first line that is not of numbers names them."""
+    """Read columns of numbers; a first line without numbers is a header."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as CSV ({error}); make it again") from error
+        raise DataError(
+            f"{path}: cannot be read as CSV ({error}); create the file again"
+        ) from error
     if rows and not any(map(_is_number, rows[0])):
         rows = rows[1:]
     if not rows:
-        raise DataError(f"{path}: holds no rows; give a row of numbers for each sample")
+        raise DataError(f"{path}: no rows; expected a row of numbers for each sample")
     for line, row in enumerate(rows, 1):
         if len(row) != len(rows[0]) or not all(map(_is_number, row)):
             raise DataError(
-                f"{path}: row {line} of the data is not {len(rows[0])} numbers; every row must be"
+                f"{path}: row {line} of the data: expected {len(rows[0])} numbers, as in row 1"
             )
     return np.array(rows, dtype=np.float64)
 
@@ -253,14 +163,14 @@ def _is_number(text: str) -> bool:
 
 
 def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
-    """Return checked arrays as a data set."""
+    """Return arrays as a data set, or raise `DataError` if they are missing or invalid."""
     missing = [key for key in ("x", "y") if key not in arrays]
     if missing:
-        raise DataError(f"{name}: array {missing[0]!r} is missing; x (n, d) and y (n) are needed")
+        raise DataError(f"{name}: array {missing[0]!r} is missing; expected x (n, d) and y (n)")
     codes = _codes(arrays["y"], name)
     given = _text(arrays.get("classes"))
     if given is not None and given.ndim != 1:
-        raise DataError(f"{name}: classes must be a list of names, not of shape {given.shape}")
+        raise DataError(f"{name}: classes: expected a list of names, got shape {given.shape}")
     classes = [str(c) for c in given] if given is not None else _numbered(codes, name)
     return Dataset(
         x=arrays["x"],
@@ -282,19 +192,19 @@ def _grid(array: Array | None, name: str) -> tuple[int, float] | None:
         return None
     numbers = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
     if array.shape != (2,) or not numbers or not np.isfinite(array).all():
-        raise DataError(f"{name}: grid must be two numbers, bits and clip; make the file again")
+        raise DataError(f"{name}: grid: expected two numbers, bits and clip; create the file again")
     return int(array[0]), float(array[1])
 
 
 def _word(array: Array | None, name: str) -> str:
     array = _text(array)
     if array is not None and array.size != 1:
-        raise DataError(f"{name}: backbone must be one text, not {array.size}")
+        raise DataError(f"{name}: backbone: expected one text, got {array.size}")
     return "" if array is None else str(array.reshape(-1)[0])
 
 
 def _text(array: Array | None) -> Array | None:
-    """Return names stored as bytes as text, and others as they are."""
+    """Return an array of bytes as an array of str; other arrays stay unchanged."""
     if array is not None and array.dtype.kind == "S":
         return np.char.decode(array, "utf-8")
     return array
@@ -306,8 +216,8 @@ def _codes(y: Array, name: str) -> Integers:
         whole = floats and np.isfinite(y).all() and np.array_equal(y, np.rint(y))
         if not whole:
             raise DataError(
-                f"{name}: y holds {y.dtype} values; classification is what is offered: give "
-                "integer class codes from 0"
+                f"{name}: y: expected integer class codes from 0, got {y.dtype} values "
+                "(regression is not supported)"
             )
     codes: Integers = y.astype(np.int64)
     return codes
@@ -317,7 +227,7 @@ def _numbered(codes: Integers, name: str) -> list[str]:
     count = int(codes.max(initial=-1)) + 1
     if count > max(1000, len(codes)):
         raise DataError(
-            f"{name}: labels go up to {count - 1}, more than there are samples; number the classes "
-            "from 0, or give their names in an array 'classes'"
+            f"{name}: the largest label, {count - 1}, exceeds the number of samples; number the "
+            "classes from 0, or add an array 'classes' of class names"
         )
     return [str(code) for code in range(count)]

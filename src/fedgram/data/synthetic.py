@@ -1,4 +1,4 @@
-"""Synthetic(alpha, beta): clients that differ in their models and in their features.
+"""The synthetic data set Synthetic(alpha, beta): clients with different models and features.
 
 As defined by Li et al., Federated Optimization in Heterogeneous Networks (FedProx, section 5.1),
 and used since by pFedMe and others.
@@ -23,28 +23,28 @@ _DEVIATIONS = np.arange(1.0, FEATURES + 1) ** -0.6  # variances j^-1.2
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """How to draw the data.
+    """Parameters of the synthetic data.
 
-    Client k has a model of its own, all entries of which are drawn around u_k ~ N(0, alpha), and
-    features drawn around a mean of its own, all entries of which are drawn around B_k ~ N(0, beta);
-    as in the authors' code alpha and beta are deviations. A label is the class that the client's
-    model scores highest. Even alpha = beta = 0 gives every client another model; and alpha, which
-    moves the scores of all classes alike, changes no label.
+    The entries of the linear model of client k are drawn from N(u_k, 1) with u_k ~ N(0, alpha), and
+    the entries of the mean of its features from N(B_k, 1) with B_k ~ N(0, beta). As in the authors'
+    code, alpha and beta are standard deviations. A label is the class with the highest score of the
+    client's model. The models of clients differ even if alpha = beta = 0. Alpha shifts the scores
+    of all classes equally, so it changes no label.
 
     Parameters
     ----------
     alpha
-        How much the clients' models differ.
+        Standard deviation between the clients' models.
     beta
-        How much the clients' features differ.
+        Standard deviation between the means of the clients' features.
     iid
-        One model and one mean for all instead.
+        Use one model and one mean for all clients instead.
     clients
         Number of clients: 30 in FedProx, 100 in pFedMe.
     times
-        Multiplies the sizes of clients, 50 and a lognormal number: 1 in FedProx, 5 in pFedMe.
+        Factor for the sizes of clients (50 plus a lognormal number): 1 in FedProx, 5 in pFedMe.
     seed
-        Of all draws. A client's samples depend on it and on the client's number alone.
+        Seed of all draws. The samples of a client depend only on the seed and the client's number.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class Synthetic:
                 raise DataError(f"synthetic data with {name} = {getattr(self, name)}: use {_FORM}")
 
     def arrays(self) -> dict[str, Array]:
-        """Return the samples of all clients, as a feature file would hold them."""
+        """Return the samples of all clients, as the arrays of a feature file."""
         drawn = [self._drawn(k) for k in range(self.clients)]
         digits = len(str(self.clients - 1))
         names = [f"c{k:0{digits}d}" for k in range(self.clients)]
@@ -91,7 +91,7 @@ class Synthetic:
 
 
 def read(source: str) -> Synthetic:
-    """Return what a source such as ``synthetic:0.5,0.5,clients=100`` describes.
+    """Return the parameters in a source such as ``synthetic:0.5,0.5,clients=100``.
 
     Examples
     --------

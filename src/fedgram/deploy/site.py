@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedgram.data.dataset import TEST, TRAIN, VALID
 from fedgram.data.items import Columns, read_items
 from fedgram.data.partition import fixed_split
-from fedgram.data.sources import TEST, TRAIN, VALID, load_dataset
+from fedgram.data.sources import load_dataset
 from fedgram.deploy.settings import Raw, SiteSettings, found, plain_grid
 from fedgram.engines.remote.site import SiteEndpoint, SitePolicy
 from fedgram.errors import ConfigError, DataError

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedgram.core.samples import Integers, Samples
+from fedgram.data.dataset import Dataset
 from fedgram.data.partition import ClientIndices
-from fedgram.data.sources import Dataset
 from fedgram.federation.federated_dataset import FederatedDataset
 
 FORMAT = 1

@@ -24,12 +24,12 @@ import scipy
 from threadpoolctl import threadpool_info
 
 from fedgram.core import codec
-from fedgram.core.solve import THREADS
 from fedgram.errors import DataError
 from fedgram.federation.protocol import Exchange
 from fedgram.federation.shared import Published
 from fedgram.runtime import files
 from fedgram.runtime.files import cannot_write
+from fedgram.runtime.threads import THREADS
 
 FORMAT = 1
 NOTES = "notes.jsonl"

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.samples import Samples
-from fedgram.core.statistics import Tally, worst_decile
+from fedgram.core.tally import Tally, worst_decile
 from fedgram.engines.protocol import Engine
 from fedgram.federation.method import Method, shared_digest
 from fedgram.federation.protocol import traffic

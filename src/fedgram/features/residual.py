@@ -15,8 +15,8 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.exact import exact_matmul
 from fedgram.core.samples import Array, Features, Floats, Space
-from fedgram.core.solve import single_threaded_blas
 from fedgram.features.lift import Lift
+from fedgram.runtime.threads import single_threaded_blas
 
 SOLVED_BITS = 12  # of a solved matrix, sign included
 STREAM_BITS = 12  # of the features that pass through blocks: one block adds less than an 8-bit step

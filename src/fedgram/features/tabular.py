@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array, Floats
+from fedgram.data.dataset import Dataset, Vectors
 from fedgram.data.items import Columns
-from fedgram.data.sources import Dataset, Vectors
 from fedgram.data.tabular.reader import Table
 from fedgram.data.tabular.schema import Schema
 from fedgram.features.grid import Grid

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.core.samples import Labels, Samples, concatenate
+from fedgram.data.dataset import Dataset
 from fedgram.data.partition import partition
 from fedgram.data.plan import PartitionPlan
-from fedgram.data.sources import Dataset
 from fedgram.errors import DataError, RowError
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Site

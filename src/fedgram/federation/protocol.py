@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from fedgram.core import codec
 from fedgram.core.additive import Additive
+from fedgram.core.disk_store import DiskStore
 from fedgram.federation.step import Reply, Step
 
 Total = TypeVar("Total", bound=Additive)
@@ -57,7 +57,7 @@ class Federation(Protocol):
         """
 
 
-def gather_to_disk(federation: Federation, step: Step[Total], shelf: codec.DiskStore) -> Total:
+def gather_to_disk(federation: Federation, step: Step[Total], shelf: DiskStore) -> Total:
     """Gather replies, put each on a shelf and return their total: one is in memory at a time."""
     replies = federation.gather(step)
     client, total = next(replies)

@@ -12,7 +12,7 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Floats, Integers
-from fedgram.core.statistics import Tally
+from fedgram.core.tally import Tally
 from fedgram.federation.client import Client, Site
 from fedgram.federation.method import Method
 from fedgram.models.linear import Predictor, predict

@@ -10,7 +10,7 @@ import scipy.linalg
 
 from fedgram.core.exact import EXACT_UP_TO, FLOAT32
 from fedgram.core.samples import Floats
-from fedgram.core.solve import single_threaded_blas, unpack_symmetric
+from fedgram.core.solve import unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import SolveError
 from fedgram.features.grid import bias
@@ -18,6 +18,7 @@ from fedgram.features.lift import signs_of
 from fedgram.layerwise.stack import GRID, SolvedLayer
 from fedgram.models.architecture import Layer
 from fedgram.runtime import flops
+from fedgram.runtime.threads import single_threaded_blas
 
 FilterKind = Literal["principal", "position", "shared", "backward", "random", "none"]
 Scaling = Literal["length", "rms", "whitened"]

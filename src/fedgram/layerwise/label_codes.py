@@ -8,10 +8,10 @@ import numpy as np
 import scipy.linalg
 
 from fedgram.core.samples import Array, Floats
-from fedgram.core.solve import single_threaded_blas
 from fedgram.features.lift import signs_of
 from fedgram.layerwise.filters import FilterKind
 from fedgram.models.architecture import Conv, Layer, MapShape
+from fedgram.runtime.threads import single_threaded_blas
 
 _LARGEST, _RMS = 127, 42  # of a code's integers: at most, and about
 

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import scipy.linalg
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive, schema_field
 from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Labels, Space
 from fedgram.core.shared import Shared
-from fedgram.core.solve import least_squares, single_threaded_blas
+from fedgram.core.solve import least_squares
 from fedgram.core.statistics import Statistics
 from fedgram.layerwise.solver import SolvedNetwork
 from fedgram.models.linear import Linear
-from fedgram.runtime import flops
-from fedgram.selection.normal_equations import NormalEquations
+from fedgram.runtime.threads import single_threaded_blas
 
 STRENGTHS = tuple(10.0**power for power in np.arange(12, -1, -1) / 2)  # the strongest first
 _ONE = 2**32  # a class's share of a client's samples is summed as a number of these parts
 
 
-@codec.register("Right/1")
+@codec.register("Right/1", fields={"correct": "right"})
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Right(Additive):
-    """How many samples would be told right by models that have not seen them, by strength."""
+class CorrectByStrength(Additive):
+    """Number of samples that are classified correctly when left out, for each of `STRENGTHS`."""
 
     samples: int = 0
-    right: Array = field(default_factory=lambda: np.zeros(len(STRENGTHS), np.int64))
+    correct: Array = field(default_factory=lambda: np.zeros(len(STRENGTHS), np.int64))
 
 
 @codec.register("Profiles/1")
@@ -187,80 +184,3 @@ def pulled_head(
     return Linear(
         weights=start + own, space=features.space, classes=labels.classes, lift=towards.lift
     )
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PulledLeaveOneOut:
-    """Predictions for each sample of a client by models that have not seen it, exactly.
-
-    A sample leaves both the client's own regression and the shared head that it is pulled to: the
-    shared one without it is ``W - S^-1 f e' / (1 - f' S^-1 f)``, for the regularized Gram matrix S
-    of all samples and the residual e. One factorization serves all strengths. Hidden layers stay
-    as they are.
-    """
-
-    spread: Floats  # samples in the basis of the own Gram matrix
-    values: Floats  # eigenvalues of that matrix
-    across: Floats  # S^-1 f in the same basis
-    shared: Floats  # what the shared head says
-    change: Floats  # e / (1 - f' S^-1 f)
-    targets: Floats
-    ridge: float
-
-    @classmethod
-    def of(
-        cls, own: Features, common: Features, labels: Labels, whole: NormalEquations, head: Floats
-    ) -> PulledLeaveOneOut:
-        """Prepare a client's samples: as its own layers and as the shared ones see them."""
-        rows, theirs, targets = own.real(), common.real(), labels.onehot()
-        flops.add(4 * rows.size * rows.shape[1])
-        stored = common.values.astype(np.float64)
-        solved = whole.factor.solve(stored.T).T  # in stored units on both sides
-        with single_threaded_blas():
-            leverage = np.einsum("ij,ij->i", stored, solved)
-            values, basis = _basis(rows)
-            spread, across = rows @ basis, (solved / whole.total.space.unit) @ basis
-            residual = targets - theirs @ head
-            shared = rows @ head
-        return cls(
-            spread=spread,
-            values=values,
-            across=across,
-            shared=shared,
-            change=residual / (1 - leverage)[:, None],
-            targets=targets,
-            ridge=whole.ridge,
-        )
-
-    def predictions(self, strength: float) -> Floats:
-        """Return the scores of every sample by the model that has not seen it."""
-        weight = self.ridge + strength
-        start = self.shared * (strength / weight)
-        inverse = 1 / (self.values + weight)
-        with single_threaded_blas():
-            fitted = start + self.spread @ (
-                inverse[:, None] * (self.spread.T @ (self.targets - start))
-            )
-        own = (self.spread**2) @ inverse
-        cross = (self.spread * self.across) @ inverse
-        seen = own[:, None] * self.targets + strength * cross[:, None] * self.change
-        unseen: Floats = (fitted - seen) / (1 - own)[:, None]
-        return unseen
-
-    def right(self, strengths: Sequence[float]) -> Iterator[int]:
-        """Yield, for each strength, how many samples are told right."""
-        truth = self.targets.argmax(axis=1)
-        for strength in strengths:
-            yield int((self.predictions(strength).argmax(axis=1) == truth).sum())
-
-
-def _basis(rows: Floats) -> tuple[Floats, Floats]:
-    """Return eigenvalues and eigenvectors of rows' rows, without those that are zero."""
-    count, width = rows.shape
-    if count >= width:
-        values, vectors = scipy.linalg.eigh(rows.T @ rows, check_finite=False)
-        return np.maximum(values, 0), vectors
-    values, inner = scipy.linalg.eigh(rows @ rows.T, check_finite=False)
-    kept = values > values[-1] * count * np.finfo(float).eps
-    values, inner = values[kept], inner[:, kept]
-    return values, rows.T @ inner / np.sqrt(values)

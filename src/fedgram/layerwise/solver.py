@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, schema_field
+from fedgram.core.census import Census
 from fedgram.core.exact import require_gram
 from fedgram.core.gcv import Ridge
-from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Samples, Space
+from fedgram.core.samples import Array, Features, Floats, Samples, Space
 from fedgram.core.shared import Shared
 from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
@@ -31,19 +31,6 @@ from fedgram.runtime import memory
 
 FOR_IMAGES = "conv 32 5x5 pad 2 max 2, conv 64 3x3 pad 1 max 2"
 FOR_VECTORS = "mlp"
-
-
-@codec.register("Census/1")
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Census(Additive):
-    """How many samples there are, of which space and classes: asked before anything is solved."""
-
-    count: int = 0
-    space: Space = schema_field(default=NO_SPACE)
-    classes: tuple[str, ...] = schema_field(default=())
-
-    def lacks_schema(self) -> bool:
-        return self.space == NO_SPACE
 
 
 @codec.register("Deep/1")

@@ -14,10 +14,11 @@ import numpy as np
 import scipy.linalg
 
 from fedgram.core import codec
+from fedgram.core.census import DataSchema
 from fedgram.core.samples import Features, Floats, Samples, Space
 from fedgram.core.shared import Shared, provenance
-from fedgram.core.solve import require_ridge, ridge_solve, single_threaded_blas, unpack_symmetric
-from fedgram.core.statistics import Opening, Statistics
+from fedgram.core.solve import require_ridge, ridge_solve, unpack_symmetric
+from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.features.residual import Block, Residual, concat, concat_space
@@ -28,6 +29,7 @@ from fedgram.federation.shared import PerClient
 from fedgram.federation.step import Reply, Step, named_step, step, step_name
 from fedgram.models.linear import Linear, Predictor, require_space
 from fedgram.runtime import flops
+from fedgram.runtime.threads import single_threaded_blas
 
 _ROWS_AT_A_TIME = 8192  # bounds the copy of features side by side
 _KEPT = "deep"  # where a client keeps its deep features between asks
@@ -137,9 +139,9 @@ class ResidualBlocks(Method[Any]):
     # What a client does.
 
     @step
-    def opening(self, client: Client, _: None) -> Opening:
+    def opening(self, client: Client, _: None) -> DataSchema:
         """Say what the samples of this client mean."""
-        return Opening(space=client.train.features.space, classes=client.train.labels.classes)
+        return DataSchema(space=client.train.features.space, classes=client.train.labels.classes)
 
     @step
     def depth_statistics(self, client: Client, below: Residual) -> Statistics:

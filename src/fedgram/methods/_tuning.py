@@ -23,7 +23,7 @@ def select_best(ballot: CorrectCounts, tried: Sequence[Mapping[str, float]], sha
     Examples
     --------
     >>> import numpy as np
-    >>> ballot = CorrectCounts(samples=np.array([4]), right=np.array([[2, 3]]))
+    >>> ballot = CorrectCounts(samples=np.array([4]), correct=np.array([[2, 3]]))
     >>> select_best(ballot, [{"alpha": 0.0}, {"alpha": 10.0}], None)
     Tuned(shared=None, setting={'alpha': 10.0}, description='alpha 10',
             left_out_accuracy={'alpha 10': 0.75, 'alpha 0': 0.5}, ...)

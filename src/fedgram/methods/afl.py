@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedgram.core import codec
+from fedgram.core.disk_store import DiskStore
 from fedgram.core.gcv import Ridge, best_ridge_for_new_clients
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
@@ -53,7 +53,7 @@ class AFL(ClosedForm[Linear]):
         return head
 
     def _for_new_clients(self, federation: Federation) -> Linear:
-        with codec.DiskStore() as shelf:
+        with DiskStore() as shelf:
             total = gather_to_disk(federation, self.statistics, shelf)
             ridge = best_ridge_for_new_clients(total, lambda: map(shelf.__getitem__, sorted(shelf)))
         return Linear.of(total, ridge=ridge, lift=self.lift)

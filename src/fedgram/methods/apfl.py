@@ -15,7 +15,8 @@ from fedgram.federation.shared import Tuned, unwrap
 from fedgram.federation.step import step
 from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._tuning import select_best
-from fedgram.models.linear import Blend, Linear, Predictor, require_lift
+from fedgram.models.adjusted import Blend
+from fedgram.models.linear import Linear, Predictor, require_lift
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import BALANCES, STRENGTHS, LeaveOneOut, correct
 from fedgram.selection.normal_equations import NormalEquations

@@ -8,7 +8,6 @@ import numpy as np
 
 from fedgram.core.quadratic import Quadratic
 from fedgram.core.samples import Floats
-from fedgram.core.solve import single_threaded_blas
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
@@ -16,6 +15,7 @@ from fedgram.federation.method import Method
 from fedgram.federation.protocol import Federation
 from fedgram.federation.step import step
 from fedgram.models.linear import Linear, Predictor, lifted
+from fedgram.runtime.threads import single_threaded_blas
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgram.core.quadratic import Quadratic
 from fedgram.core.samples import Floats
-from fedgram.core.solve import Factor, single_threaded_blas
+from fedgram.core.solve import Factor
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
@@ -19,6 +19,7 @@ from fedgram.federation.step import step
 from fedgram.methods._tuning import require_strength, select_strength
 from fedgram.methods.closed_ditto import pulled
 from fedgram.models.linear import Linear, Predictor, lifted
+from fedgram.runtime.threads import single_threaded_blas
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import correct, one_minus_leverage
 

@@ -11,7 +11,8 @@ from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.methods._closed_form import ClosedForm
-from fedgram.models.linear import ClassMasked, Linear, Predictor
+from fedgram.models.adjusted import ClassMasked
+from fedgram.models.linear import Linear, Predictor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram.core import codec
+from fedgram.core.disk_store import DiskStore
 from fedgram.core.gcv import Ridge, resolved
 from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError, SolveError
@@ -110,7 +110,7 @@ class FedHiP(ClosedForm[NormalEquations | Tuned | PerClient]):
         return common, whole, common.setting["alpha"]
 
     def _solved_at_server(self, federation: Federation) -> PerClient:
-        with codec.DiskStore() as shelf:
+        with DiskStore() as shelf:
             total = gather_to_disk(federation, self.statistics, shelf)
             common, whole, alpha = self._common(federation, total)
             heads = {

@@ -11,7 +11,8 @@ from fedgram.errors import ConfigError
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.federation.step import step
-from fedgram.models.linear import ClassMasked, Predictor
+from fedgram.models.adjusted import ClassMasked
+from fedgram.models.linear import Predictor
 from fedgram.models.mlp import TrainingRows, cross_entropy_grad, ignore_overflow, matmul
 from fedgram.training.loop import (
     GradientMethod,

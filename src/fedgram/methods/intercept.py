@@ -8,7 +8,6 @@ import numpy as np
 
 from fedgram.core.quadratic import Quadratic
 from fedgram.core.samples import Floats
-from fedgram.core.solve import single_threaded_blas
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.method import Method
@@ -16,7 +15,9 @@ from fedgram.federation.protocol import Federation
 from fedgram.federation.shared import Tuned, unwrap
 from fedgram.federation.step import step
 from fedgram.methods._tuning import require_strength, select_strength
-from fedgram.models.linear import Linear, Predictor, Shifted, lifted
+from fedgram.models.adjusted import Shifted
+from fedgram.models.linear import Linear, Predictor, lifted
+from fedgram.runtime.threads import single_threaded_blas
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import correct, one_minus_leverage
 

@@ -10,7 +10,8 @@ from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.methods._closed_form import ClosedForm
-from fedgram.models.linear import Linear, Predictor, Shifted, require_lift
+from fedgram.models.adjusted import Shifted
+from fedgram.models.linear import Linear, Predictor, require_lift
 from fedgram.selection.class_prior import HeadWithClassCounts, class_counts, counts_of, log_odds
 from fedgram.selection.gaussian import gaussian_weights
 

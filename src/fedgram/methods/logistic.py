@@ -19,7 +19,8 @@ from fedgram.federation.protocol import Federation
 from fedgram.federation.shared import Tuned, unwrap
 from fedgram.federation.step import step
 from fedgram.methods._closed_form import ClosedForm
-from fedgram.models.linear import Linear, Predictor, Shifted, require_lift
+from fedgram.models.adjusted import Shifted
+from fedgram.models.linear import Linear, Predictor, require_lift
 from fedgram.selection.class_prior import (
     PriorEvidence,
     class_counts,

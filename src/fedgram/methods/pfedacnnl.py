@@ -19,14 +19,14 @@ from fedgram.layerwise.patches import positions
 from fedgram.layerwise.personal import (
     STRENGTHS,
     ClassProfiles,
+    CorrectByStrength,
     GroupStatistics,
-    PulledLeaveOneOut,
     PulledNetwork,
-    Right,
 )
 from fedgram.layerwise.solver import LayerwiseSolver, SolvedNetwork
 from fedgram.layerwise.stack import LayerStack
 from fedgram.models.linear import Predictor
+from fedgram.selection.leave_one_out import PulledLeaveOneOut
 from fedgram.selection.normal_equations import NormalEquations
 
 _MOST_MOVES = 20  # of the groups' centers
@@ -92,7 +92,7 @@ class PFedACnnL(LayerwiseSolver):
         return GroupStatistics.of(own, personal.nearest(samples.labels, centers), len(centers))
 
     @step
-    def right(self, client: Client, task: dict[str, Any]) -> Right:
+    def right(self, client: Client, task: dict[str, Any]) -> CorrectByStrength:
         """Count what would be told right without having been seen, for each strength."""
         pull: PulledNetwork = task["pull"]
         samples = client.samples
@@ -102,8 +102,8 @@ class PFedACnnL(LayerwiseSolver):
         common = self.lift(pull.model.stack(samples.features))
         own = self.lift(self._layers(samples, pull.model.stack)(samples.features))
         left_out = PulledLeaveOneOut.of(own, common, samples.labels, whole, head.weights)
-        counts = np.array(list(left_out.right(STRENGTHS)), np.int64)
-        return Right(samples=len(samples), right=counts)
+        counts = np.array(list(left_out.correct_counts(STRENGTHS)), np.int64)
+        return CorrectByStrength(samples=len(samples), correct=counts)
 
     # What becomes of it
 
@@ -115,7 +115,7 @@ class PFedACnnL(LayerwiseSolver):
         if self.strength == "auto":
             found = federation.sum(self.right, {"pull": pull, "totals": totals})
             # The first of the best: the strongest pull.
-            pull = replace(pull, strength=STRENGTHS[int(found.right.argmax())])
+            pull = replace(pull, strength=STRENGTHS[int(found.correct.argmax())])
         yield pull
 
     def personalize(self, client: Client, shared: Any) -> Predictor:

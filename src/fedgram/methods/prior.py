@@ -15,7 +15,8 @@ from fedgram.federation.shared import Tuned, unwrap
 from fedgram.federation.step import step
 from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._tuning import select_best
-from fedgram.models.linear import Predictor, Shifted, require_lift
+from fedgram.models.adjusted import Shifted
+from fedgram.models.linear import Predictor, require_lift
 from fedgram.selection.class_prior import (
     TEMPERATURES,
     HeadWithClassCounts,

@@ -10,14 +10,15 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.exact import require_gram
 from fedgram.core.gcv import Ridge, resolved
-from fedgram.core.samples import Array, Features, Floats, Integers, Labels, Samples, Space
+from fedgram.core.samples import Features, Floats, Integers, Labels, Samples, Space
 from fedgram.core.shared import Shared
-from fedgram.core.solve import least_squares, require_ridge, single_threaded_blas
+from fedgram.core.solve import least_squares, require_ridge
 from fedgram.core.statistics import Statistics
 from fedgram.errors import MismatchError
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
 from fedgram.runtime import flops
+from fedgram.runtime.threads import single_threaded_blas
 
 _ROWS_AT_A_TIME = 8192  # bounds the float64 copy of the features
 
@@ -152,105 +153,6 @@ class Linear(Shared):
     def provenance(self) -> str:
         """Digest of what the head was solved from, where that is known; else of the head."""
         return self.origin or codec.digest(self)
-
-
-@codec.register("Blend/1")
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Blend:
-    """A first model plus a weighted second one: scores = first + balance * second.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rows = Features(np.ones((1, 1)), Space(width=1))
-    >>> one, two = (
-    ...     Linear(weights=np.array([[w, 0.0]]), space=rows.space, classes=("a", "b"))
-    ...     for w in (1.0, 2.0)
-    ... )
-    >>> Blend(first=one, second=two, balance=0.5)(rows)
-    array([[2., 0.]])
-    """
-
-    first: Linear
-    second: Linear
-    balance: float
-
-    @property
-    def space(self) -> Space:
-        """The space of the first model."""
-        return self.first.space
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
-        return self.first.classes
-
-    def __call__(self, features: Features) -> Floats:
-        return self.first(features) + self.balance * self.second(features)
-
-
-@codec.register("Restricted/1")
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ClassMasked:
-    """A model that never chooses an absent class: all others score higher.
-
-    Examples
-    --------
-    >>> rows = Features(np.ones((1, 1)), Space(width=1))
-    >>> model = Linear(weights=np.array([[1.0, 3.0]]), space=rows.space, classes=("a", "b"))
-    >>> ClassMasked(model=model, present=np.array([True, False]))(rows)
-    array([[1., 0.]])
-    """
-
-    model: Classifier
-    present: Array
-
-    @property
-    def space(self) -> Space:
-        """The space of the model."""
-        return self.model.space
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
-        return self.model.classes
-
-    def __call__(self, features: Features) -> Floats:
-        scores = self.model(features)
-        if self.present.any():
-            least = scores[:, self.present].min(axis=1, keepdims=True) - 1
-            scores[:, ~self.present] = np.minimum(scores[:, ~self.present], least)
-        return scores
-
-
-@codec.register("Shifted/1")
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Shifted:
-    """A model whose scores are shifted, each class by its own amount.
-
-    Examples
-    --------
-    >>> rows = Features(np.ones((1, 1)), Space(width=1))
-    >>> model = Linear(weights=np.array([[1.0, 3.0]]), space=rows.space, classes=("a", "b"))
-    >>> Shifted(model=model, shift=np.array([0.0, -4.0]))(rows)
-    array([[ 1., -1.]])
-    """
-
-    model: Classifier
-    shift: Floats
-
-    @property
-    def space(self) -> Space:
-        """The space of the model."""
-        return self.model.space
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
-        return self.model.classes
-
-    def __call__(self, features: Features) -> Floats:
-        return self.model(features) + self.shift
 
 
 def require_space(wanted: Space, found: Space) -> None:

@@ -17,10 +17,10 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.array_cache import ArrayCache
 from fedgram.core.samples import Array, Features, Floats, Integers, Samples, Space
-from fedgram.core.solve import single_threaded_blas
 from fedgram.errors import MismatchError
 from fedgram.features.lift import Lift
 from fedgram.runtime import flops
+from fedgram.runtime.threads import single_threaded_blas
 
 _ORDINARY = (1e-20, 1e30)  # sums of exponentials of which none that matters has been lost
 _ROWS_AT_A_TIME = 8192  # bounds the float copy of the features

@@ -6,10 +6,8 @@ methods that they are compared with. Only here does training need torch.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,15 +16,11 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.samples import Array, Space
-from fedgram.core.solve import THREADS
 from fedgram.errors import ConfigError
 from fedgram.models.architecture import Conv, Layer, MapShape, maps_of, read, shapes
 from fedgram.models.mlp import TrainingRows, cross_entropy_grad
 from fedgram.runtime import flops
-
-_lock = threading.Lock()
-_inside = 0
-_before = 0
+from fedgram.runtime.threads import single_threaded_torch
 
 
 @codec.register("Tower/1")
@@ -101,7 +95,7 @@ class TorchNetwork:
         """Return one row of scores per sample."""
         torch = require_torch()
         flops.add(self._flops * len(rows))
-        with _steady(torch), torch.no_grad():
+        with single_threaded_torch(torch), torch.no_grad():
             scores: Array = self._scores(torch, self._leaves(torch, theta), rows).numpy()
         return scores
 
@@ -114,7 +108,7 @@ class TorchNetwork:
         """
         torch = require_torch()
         flops.add(3 * self._flops * len(rows))
-        with _steady(torch):
+        with single_threaded_torch(torch):
             leaves = [leaf.requires_grad_() for leaf in self._leaves(torch, theta)]
             scores = self._scores(torch, leaves, rows)
             residual = cross_entropy_grad(scores.detach().numpy(), rows.codes)
@@ -209,25 +203,3 @@ def _activation(torch: Any, name: str) -> Callable[[Any], Any]:
         "softshrink": functional.softshrink,
     }
     return functions[name]
-
-
-@contextlib.contextmanager
-def _steady(torch: Any) -> Iterator[None]:
-    """Run the body with `THREADS` threads of torch, so that its bytes repeat.
-
-    As of BLAS, the number holds for the process; torch has one for each Python thread besides. So
-    everybody sets it, and the last to leave gives back what the first found.
-    """
-    global _inside, _before
-    with _lock:
-        if not _inside:
-            _before = torch.get_num_threads()
-        _inside += 1
-        torch.set_num_threads(THREADS)
-    try:
-        yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if not _inside:
-                torch.set_num_threads(_before)

@@ -12,7 +12,8 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.samples import Floats, Samples
 from fedgram.features.lift import Lift
-from fedgram.models.linear import Blend, Classifier, Linear, Shifted
+from fedgram.models.adjusted import Blend, Shifted
+from fedgram.models.linear import Classifier, Linear
 from fedgram.selection.gaussian import Discriminant
 from fedgram.selection.leave_one_out import LeaveOneOut
 from fedgram.selection.normal_equations import NormalEquations

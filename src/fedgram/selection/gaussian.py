@@ -8,8 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from fedgram.core.samples import Floats, Integers
-from fedgram.core.solve import Factor, single_threaded_blas, unpack_symmetric
+from fedgram.core.solve import Factor, unpack_symmetric
 from fedgram.core.statistics import Statistics
+from fedgram.runtime.threads import single_threaded_blas
 from fedgram.selection.class_prior import class_counts
 
 _ABSENT = 0.5  # a class without samples counts as half a sample at the origin

@@ -11,11 +11,12 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.samples import Floats, Samples, Space
 from fedgram.core.shared import Shared
-from fedgram.core.solve import Factor, ridge_solve, single_threaded_blas, unpack_symmetric
+from fedgram.core.solve import Factor, ridge_solve, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import MismatchError
 from fedgram.features.lift import Lift
 from fedgram.models.linear import Linear, lifted
+from fedgram.runtime.threads import single_threaded_blas
 
 
 @codec.register("Whole/1")

@@ -18,7 +18,8 @@ from fedgram.core import codec
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Array, Features, Floats, Integers, Space
 from fedgram.errors import DataError, SolveError
-from fedgram.models.linear import Blend, Classifier, Linear
+from fedgram.models.adjusted import Blend
+from fedgram.models.linear import Classifier, Linear
 from fedgram.models.mlp import softmax
 from fedgram.runtime import flops
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.core.samples import Array, Floats, Integers
-from fedgram.core.solve import Factor, require_ridge, single_threaded_blas, unpack_symmetric
+from fedgram.core.solve import Factor, require_ridge, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import SolveError
+from fedgram.runtime.threads import single_threaded_blas
 from fedgram.softmax.arithmetic import LN2, LOSS_BITS, SoftmaxGrid
 from fedgram.softmax.sums import ResidualSums
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.core.samples import Floats
-from fedgram.core.solve import Factor, single_threaded_blas
+from fedgram.core.solve import Factor
 from fedgram.models.mlp import softmax
 from fedgram.runtime import flops
+from fedgram.runtime.threads import single_threaded_blas
 
 STEPS = 8
 _CURVATURE = 0.15  # of the loss, as a share of the rows' products: at most 0.5

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal, Self, cast
 import numpy as np
 
 from fedgram.core import codec
+from fedgram.core.census import DataSchema
 from fedgram.core.samples import Array, Integers, Samples, Space
 from fedgram.core.shared import Shared
-from fedgram.core.statistics import Opening
 from fedgram.core.weighted import DOUBLE, SINGLE, Weighted
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.features.lift import Lift
@@ -227,10 +227,10 @@ class GradientMethod(Method[Any]):
     # What a client does.
 
     @step
-    def opening(self, client: Client, _: None) -> Opening:
+    def opening(self, client: Client, _: None) -> DataSchema:
         """Say what the samples of this client mean."""
         space = self.lift(client.train.features.take(slice(0))).space
-        return Opening(space=space, classes=client.train.labels.classes)
+        return DataSchema(space=space, classes=client.train.labels.classes)
 
     @batched_step
     def update(self, client: Client, model: RoundModel) -> Descents[Weighted]:
@@ -278,7 +278,7 @@ class GradientMethod(Method[Any]):
         places = SINGLE if self.precision == "single" else DOUBLE
         return Weighted.of(values, weight, places=places, beside=beside)
 
-    def _start(self, opening: Opening) -> RoundModel:
+    def _start(self, opening: DataSchema) -> RoundModel:
         space, classes = opening.space, len(opening.classes)
         shape: Architecture = (
             TorchNetwork.of(self.layers, space, classes, self.image)

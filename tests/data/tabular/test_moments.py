@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedgram.core import codec
 from fedgram.data.tabular.columns import CategoryColumn, NumberColumn
-from fedgram.data.tabular.moments import Measured, Moments, joined, measured, settled
+from fedgram.data.tabular.moments import Measured, Moments, measured, sum_measured, with_moments
 from fedgram.data.tabular.reader import Table
 from fedgram.data.tabular.schema import Schema
 from fedgram.errors import DataError, ExactnessError, MismatchError
@@ -60,9 +60,9 @@ def test_any_split_of_the_rows_gives_the_same_bytes(owner, seed, data):
     sites = [np.random.default_rng(seed).permutation(site) for site in sites]
     parts = [Measured(client=f"s{k}", moments=of(cells, site)) for k, site in enumerate(sites)]
     parts = data.draw(st.permutations(parts))
-    total = joined(PLAIN, parts)
+    total = sum_measured(PLAIN, parts)
     assert codec.encode(total) == codec.encode(of(cells))
-    assert settled(PLAIN, total).toml() == settled(PLAIN, of(cells)).toml()
+    assert with_moments(PLAIN, total).toml() == with_moments(PLAIN, of(cells)).toml()
 
 
 def test_the_laws_of_a_group():
@@ -82,7 +82,7 @@ def test_rows_do_not_depend_on_how_a_file_is_read():
 
 def test_mean_and_deviation_are_those_of_numpy():
     cells = rows(500, seed=3)
-    columns = settled(PLAIN, of(cells)).columns
+    columns = with_moments(PLAIN, of(cells)).columns
     age = np.array([float(a) for a in cells["age"] if a])
     assert columns["age"].mean == pytest.approx(age.mean(), rel=1e-15)  # whole years: exactly
     assert columns["age"].deviation == pytest.approx(age.std(), rel=1e-13)
@@ -92,7 +92,7 @@ def test_mean_and_deviation_are_those_of_numpy():
     assert abs(columns["dose"].deviation - dose.std()) <= grain
     assert columns["known"] == PLAIN.columns["known"]
     assert columns["sex"] == PLAIN.columns["sex"]
-    assert not settled(PLAIN, of(cells)).pending
+    assert not with_moments(PLAIN, of(cells)).pending
 
 
 @EXAMPLES
@@ -101,7 +101,7 @@ def test_known_answers_by_construction(values, low):
     number = NumberColumn(range=(float(low), low + 50.0), step=1.0)
     one = schema(a=number)
     cells = {"a": [low + v for v in values], "y": ["no"] * len(values)}
-    column = settled(one, measured(one, [table(cells)])).columns["a"]
+    column = with_moments(one, measured(one, [table(cells)])).columns["a"]
     assert column.mean == float(low + Fraction(sum(values), len(values)))
     variance = sum((len(values) * v - sum(values)) ** 2 for v in values) / len(values) ** 3
     if variance:
@@ -116,7 +116,7 @@ def test_what_no_one_varies_in_keeps_the_scale_of_its_range():
         gone=NumberColumn(range=(0.0, 6.0), missing="indicate"),
     )
     cells = {"same": ["3", "3"], "gone": ["", "NA"], "y": ["no", "yes"]}
-    columns = settled(one, measured(one, [table(cells)])).columns
+    columns = with_moments(one, measured(one, [table(cells)])).columns
     assert (columns["same"].mean, columns["same"].deviation) == (3.0, 12 / math.sqrt(12))
     assert (columns["gone"].mean, columns["gone"].deviation) == (3.0, 6 / math.sqrt(12))
 
@@ -152,16 +152,18 @@ def test_a_site_of_another_schema_is_refused_by_name():
     wider = replace(PLAIN, columns={**PLAIN.columns, "dose": NumberColumn(range=(-9.0, 9.0))})
     other = Measured(client="west", moments=measured(wider, [table(rows())]))
     ours = Measured(client="north", moments=of(rows()))
-    with pytest.raises(MismatchError, match="client west: measured its table by another schema"):
-        joined(PLAIN, [ours, other])
+    with pytest.raises(
+        MismatchError, match="client west: the table was measured with another schema"
+    ):
+        sum_measured(PLAIN, [ours, other])
     with pytest.raises(MismatchError, match="Moments: schema differs"):
         ours.moments + other.moments
 
 
 def test_a_site_is_not_counted_twice():
     part = Measured(client="north", moments=of(rows()))
-    with pytest.raises(MismatchError, match="client north: two files"):
-        joined(PLAIN, [part, part])
+    with pytest.raises(MismatchError, match="client north: sums in two files"):
+        sum_measured(PLAIN, [part, part])
 
 
 @pytest.mark.parametrize(
@@ -180,14 +182,14 @@ def test_sums_that_no_rows_could_have_are_refused_by_client(field, change, messa
     array[0] += change
     part = Measured(client="west", moments=replace(moments, **{field: array}))
     with pytest.raises(DataError, match=rf"client west: the sums of 'age' {message}"):
-        joined(PLAIN, [part])
+        sum_measured(PLAIN, [part])
 
 
 @pytest.mark.parametrize("change", [{"columns": ("age", "mass")}, {"levels": (120, 2**20)}])
 def test_a_message_that_does_not_fit_the_schema_it_names_is_refused(change):
     part = Measured(client="west", moments=replace(of(rows()), **change))
     with pytest.raises(MismatchError, match=rf"client west: Moments: {next(iter(change))} differs"):
-        joined(PLAIN, [part])
+        sum_measured(PLAIN, [part])
 
 
 def test_sums_that_might_overflow_are_refused():
@@ -203,12 +205,12 @@ def test_sums_that_might_overflow_are_refused():
     assert int(times(most).squares[0]) == most * 2**48
     one, many = Measured(client="a", moments=whole), Measured(client="b", moments=times(most))
     with pytest.raises(ExactnessError, match=r"client b: .* values of 'a' .* a larger step"):
-        joined(fine, [one, many])
+        sum_measured(fine, [one, many])
 
 
 def test_moments_of_other_shapes_are_refused():
     moments = of(rows())
-    with pytest.raises(DataError, match="one integer per column"):
+    with pytest.raises(DataError, match="one per column"):
         replace(moments, count=np.zeros(3, np.int64))
-    with pytest.raises(DataError, match="one integer per column"):
+    with pytest.raises(DataError, match="one per column"):
         replace(moments, total=moments.total.astype(float))

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from fedgram.data.sources import TEST, TRAIN, VALID
+from fedgram.data.dataset import TEST, TRAIN, VALID
 from fedgram.data.tabular.reader import Table, read_table, read_tables, text
 from fedgram.errors import DataError
 
@@ -72,10 +72,10 @@ def test_a_mark_at_the_start_and_spaces_in_the_header_do_not_matter(tmp_path):
     ("content", "message"),
     [
         ("age,age\n1,2\n", "two columns are named 'age'"),
-        ("age,sex\n1,f\n2\n", "row 2 has 1 entries under 2 columns"),
-        ("age,sex\n1,f,extra\n", "row 1 has 3 entries under 2 columns"),
-        ("age,sex\n", "holds no rows"),
-        ("", "holds no rows"),
+        ("age,sex\n1,f\n2\n", "row 2: expected 2 entries, got 1"),
+        ("age,sex\n1,f,extra\n", "row 1: expected 2 entries, got 3"),
+        ("age,sex\n", "no rows"),
+        ("", "no rows"),
     ],
 )
 def test_a_csv_that_is_not_a_table_is_refused(tmp_path, content, message):
@@ -128,15 +128,15 @@ def test_splits_by_word_or_number():
     table = Table(name="t", columns={"split": ["train", "val", "valid", "test", "0", "1", "2"]})
     expected = [TRAIN, VALID, VALID, TEST, TRAIN, VALID, TEST]
     assert list(table.split()) == expected
-    assert list(table.learnt()) == [code != TEST for code in expected]
+    assert list(table.training_mask()) == [code != TEST for code in expected]
     assert Table(name="t", columns={"a": [1, 2]}).split() is None
-    assert list(Table(name="t", columns={"a": [1, 2]}).learnt()) == [True, True]
-    with pytest.raises(DataError, match=r"t: row 12: split 'tset' is none of train"):
+    assert list(Table(name="t", columns={"a": [1, 2]}).training_mask()) == [True, True]
+    with pytest.raises(DataError, match=r"t: row 12: split: expected one of train"):
         Table(name="t", columns={"split": ["0", "tset"]}, start=10).split()
 
 
 def test_names_must_not_have_gaps():
     table = Table(name="t", columns={"client": ["a", None]})
-    with pytest.raises(DataError, match=r"t: row 2 has no 'client'"):
+    with pytest.raises(DataError, match=r"t: row 2: 'client' is missing"):
         table.names("client")
     assert table.names(None) is None

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgram.core.samples import Labels, Samples
-from fedgram.core.statistics import Statistics, Tally
+from fedgram.core.statistics import Statistics
+from fedgram.core.tally import Tally
 from fedgram.core.weighted import DOUBLE, Weighted
 from fedgram.engines.remote.validation import example, require_possible, require_same_schema
 from fedgram.errors import DataError, FedgramError, MismatchError

@@ -1,4 +1,4 @@
-"""What a column of a table means: a number or one of some categories, and how it is encoded."""
+"""Columns of a table schema: numbers (standardized) and categories (one-hot encoded)."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from fedgram.core.samples import Floats, Integers
 from fedgram.data.tabular.reader import Table
 from fedgram.errors import ConfigError, DataError
 
-LEVELS = 2**16  # of a number whose step is not declared
+LEVELS = 2**16  # number of fixed-point steps of a range without a declared step
 MOST_LEVELS = 2**24
-_UNIFORM = math.sqrt(12)  # width of a range over the deviation of values spread evenly in it
+_UNIFORM = math.sqrt(12)  # width of a range / standard deviation of the uniform distribution on it
 
 
 @dataclass(frozen=True, kw_only=True)
 class NumberColumn:
-    """A column of numbers, brought to a public scale.
+    """A column of numbers, standardized on a public scale.
 
-    It is standardized by `mean` and `deviation` where they are given, and by its `range` where
-    they are not: by the middle, and the deviation of values spread evenly from end to end.
+    Values are standardized by `mean` and `deviation` if given. Otherwise by the mean and the
+    standard deviation of the uniform distribution on `range`.
 
     Parameters
     ----------
     range
-        Lowest and highest value there can be, known without looking at the data.
+        Lowest and highest possible value, known without the data.
     step
-        Of the fixed point on which values are summed; by default the range in 65,536 steps.
+        Step of the fixed point for sums; by default 1/65,536 of the range.
     mean, deviation
-        What values are standardized by.
+        Mean and standard deviation for standardization.
     outside
-        What to do with values out of the range: "refuse" or "clip".
+        Values outside the range: "refuse" (an error) or "clip".
     missing
-        What to do with gaps: "refuse", or "indicate": the mean, and a 1 in a column of its own.
+        Missing values: "refuse" (an error), or "indicate": the mean, and a 1 in an indicator
+        feature.
 
     Examples
     --------
@@ -57,9 +58,9 @@ class NumberColumn:
 
     def __post_init__(self) -> None:
         if (self.mean is None) != (self.deviation is None):
-            raise ConfigError("mean and deviation go together; give both, or neither")
+            raise ConfigError("expected both mean and deviation, or neither")
         if self.range is None and self.mean is None:
-            raise ConfigError("a number needs a range = [low, high], or a mean and a deviation")
+            raise ConfigError("expected a range = [low, high], or a mean and a deviation")
         if self.deviation is not None and not self.deviation > 0:
             raise ConfigError(f"deviation = {self.deviation:g}: use a number > 0")
         if self.range is None:
@@ -67,23 +68,21 @@ class NumberColumn:
         low, high = self.range
         if not (low < high and math.isfinite(high - low)):
             raise ConfigError(
-                f"range = [{low:g}, {high:g}]: the first must be well below the second"
+                f"range = [{low:g}, {high:g}]: expected finite numbers with low < high"
             )
         if self.step is not None and not (
             self.step > 0 and 1 <= (high - low) / self.step <= MOST_LEVELS
         ):
-            raise ConfigError(
-                f"step = {self.step:g}: the range must be 1 to {MOST_LEVELS} steps wide"
-            )
+            raise ConfigError(f"step = {self.step:g}: expected a range of 1 to {MOST_LEVELS} steps")
 
     @property
     def settled(self) -> bool:
-        """Whether mean and deviation are given, so that nothing need be summed."""
+        """Whether mean and deviation are given; otherwise they are pending."""
         return self.mean is not None
 
     @property
     def scale(self) -> tuple[float, float]:
-        """What is subtracted, and what is divided by."""
+        """Mean and standard deviation for standardization."""
         if self.mean is not None and self.deviation is not None:
             return self.mean, self.deviation
         low, high = self.range or (0.0, 0.0)
@@ -91,40 +90,50 @@ class NumberColumn:
 
     @property
     def grain(self) -> float:
-        """The step of the fixed point that values are summed on."""
+        """The step of the fixed point for sums."""
         low, high = self.range or (0.0, 0.0)
         return self.step or (high - low) / LEVELS
 
     @property
     def levels(self) -> int:
-        """The largest value on the fixed point, whose zero is the low end of the range."""
+        """The largest fixed-point value; zero is the low end of the range."""
         low, high = self.range or (0.0, 0.0)
         return round((high - low) / self.grain) if self.range else 0
 
     def labels(self, name: str) -> list[str]:
-        """Return what to call the features."""
-        return [name, *_gap_label(self, name)]
+        """Return the names of the features."""
+        return [name, *_missing_label(self, name)]
 
     def read(self, table: Table, name: str, blank: Collection[str]) -> Floats:
-        """Return the column's values, NaN where they are missing."""
+        """Return the column's values; missing values are NaN.
+
+        Parameters
+        ----------
+        table
+            The rows.
+        name
+            Name of the column.
+        blank
+            Words for missing values.
+        """
         words = table.texts(name)
         numbers = {word: math.nan if word in blank else _number(word) for word in set(words)}
         values = np.array([numbers[word] for word in words], np.float64)
         if not np.isfinite(values).all():
-            self._refuse_gaps(values, words, table, name, blank)
+            self._require_values(values, words, table, name, blank)
         return self._within(values, table, name)
 
-    def _refuse_gaps(
+    def _require_values(
         self, values: Floats, words: Sequence[str], table: Table, name: str, blank: Collection[str]
     ) -> None:
         for index in map(int, np.flatnonzero(~np.isfinite(values))):
             if words[index] not in blank:
                 raise DataError(
                     f"{table.row(index)}: {name} = {words[index]!r} is not a finite number; "
-                    "repair it, or declare what stands for a gap ('blank' in the schema)"
+                    "correct it, or list the word for missing values under 'blank' in the schema"
                 )
             if self.missing == "refuse":
-                raise _gap(table, index, name)
+                raise _missing(table, index, name)
 
     def _within(self, values: Floats, table: Table, name: str) -> Floats:
         if self.range is None:
@@ -134,22 +143,22 @@ class NumberColumn:
         if len(outside) and self.outside == "refuse":
             raise DataError(
                 f"{table.row(int(outside[0]))}: {name} = {values[outside[0]]:g} is outside its "
-                f"range from {low:g} to {high:g}; repair it, agree on a wider range, or declare "
+                f"range from {low:g} to {high:g}; correct it, agree on a wider range, or declare "
                 "outside = 'clip'"
             )
         return np.clip(values, low, high)
 
     def encoded(self, values: Floats) -> Floats:
-        """Return the features of values that were read, one row each."""
+        """Return the features of values from `read`, one row per value."""
         centre, spread = self.scale
-        with np.errstate(over="ignore"):  # what is too large for a float is cut at the clip
+        with np.errstate(over="ignore"):  # infinite features are clipped by the grid
             standard = np.nan_to_num((values - centre) / spread, nan=0.0)
         if self.missing == "refuse":
             return standard[:, None]
         return np.stack([standard, np.isnan(values).astype(np.float64)], axis=1)
 
     def fixed(self, values: Floats) -> Integers:
-        """Return values that are not missing as integers, in steps from the low end."""
+        """Return the values that are not missing in fixed point: steps above the low end."""
         low, _ = self.range or (0.0, 0.0)
         fixed: Integers = np.rint((values[~np.isnan(values)] - low) / self.grain).astype(np.int64)
         return fixed
@@ -157,16 +166,16 @@ class NumberColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryColumn:
-    """A column of categories: a feature for each, 1 where it is the row's and 0 elsewhere.
+    """A column of categories, one-hot encoded.
 
     Parameters
     ----------
     values
-        The categories there are, in the order of their features.
+        The categories, in the order of their features.
     outside
-        What to do with others: "refuse", or "zero": no feature is 1.
+        Other values: "refuse" (an error), or "zero": all features are 0.
     missing
-        What to do with gaps: "refuse", or "indicate": a feature of its own is 1.
+        Missing values: "refuse" (an error), or "indicate": a 1 in an indicator feature.
 
     Examples
     --------
@@ -184,61 +193,81 @@ class CategoryColumn:
 
     def __post_init__(self) -> None:
         if not self.values:
-            raise ConfigError("values = []: give the categories there are")
+            raise ConfigError("values = []: expected at least one category")
         if len(set(self.values)) < len(self.values):
             raise ConfigError("values: a category is listed twice; list each once")
         for value in self.values:
             if value != value.strip():
-                raise ConfigError(f"values: {value!r} has spaces around it; leave them out")
+                raise ConfigError(f"values: {value!r} has spaces around it; remove the spaces")
 
     def labels(self, name: str) -> list[str]:
-        """Return what to call the features."""
-        return [*(f"{name} = {value}" for value in self.values), *_gap_label(self, name)]
+        """Return the names of the features."""
+        return [*(f"{name} = {value}" for value in self.values), *_missing_label(self, name)]
 
     def read(self, table: Table, name: str, blank: Collection[str]) -> Integers:
-        """Return the place of each value in the list: the one after for gaps, -1 for others."""
+        """Return the category code of each row: ``len(values)`` if missing, -1 for other values.
+
+        Parameters
+        ----------
+        table
+            The rows.
+        name
+            Name of the column.
+        blank
+            Words for missing values; a word that is also listed as a category is a category.
+        """
         words = table.texts(name)
         place = {value: code for code, value in enumerate(self.values)}
-        others = set(words) - set(place)  # a listed word is a category, even if it is a blank one
+        others = set(words) - set(place)
         for word in others:
             place[word] = len(self.values) if word in blank else -1
         refused = {w for w in others if (self.missing if w in blank else self.outside) == "refuse"}
         if refused:
             index, word = next((i, word) for i, word in enumerate(words) if word in refused)
             if word in blank:
-                raise _gap(table, index, name)
+                raise _missing(table, index, name)
             raise DataError(
-                f"{table.row(index)}: {name} = {word!r} is not among {_some(self.values)}; "
-                "repair it, agree on a longer list, or declare outside = 'zero'"
+                f"{table.row(index)}: {name} = {word!r} is not among {_shortened(self.values)}; "
+                "correct it, agree on a longer list, or declare outside = 'zero'"
             )
         return np.array([place[word] for word in words], np.int64)
 
     def encoded(self, values: Integers) -> Floats:
-        """Return the features of values that were read, one row each."""
+        """Return the features of values from `read`, one row per value."""
         width = len(self.values) + (self.missing == "indicate")
         encoded: Floats = (values[:, None] == np.arange(width)).astype(np.float64)
         return encoded
 
 
 def class_codes(table: Table, label: str, classes: Sequence[str]) -> Integers:
-    """Return the class code of each row; other classes are refused by name."""
+    """Return the class code of each row; raise `DataError` at a class that is not listed.
+
+    Parameters
+    ----------
+    table
+        The rows.
+    label
+        Column of the class.
+    classes
+        The class list.
+    """
     place = {name: code for code, name in enumerate(classes)}
     words = table.texts(label)
     for index, word in enumerate(words):
         if word not in place:
-            what = f"{label} = {word!r} is not among the classes {_some(classes)}"
-            raise DataError(f"{table.row(index)}: {what}; repair it, or remove the row")
+            problem = f"{label} = {word!r} is not among the classes {_shortened(classes)}"
+            raise DataError(f"{table.row(index)}: {problem}; correct it, or remove the row")
     return np.array([place[word] for word in words], np.int64)
 
 
-def _gap(table: Table, index: int, name: str) -> DataError:
+def _missing(table: Table, index: int, name: str) -> DataError:
     return DataError(
-        f"{table.row(index)} has no {name!r}; fill it in, remove the row, or declare "
+        f"{table.row(index)}: {name!r} is missing; fill it in, remove the row, or declare "
         "missing = 'indicate' in the schema"
     )
 
 
-def _gap_label(column: NumberColumn | CategoryColumn, name: str) -> list[str]:
+def _missing_label(column: NumberColumn | CategoryColumn, name: str) -> list[str]:
     return [f"{name} missing"] if column.missing == "indicate" else []
 
 
@@ -249,8 +278,8 @@ def _number(word: str) -> float:
         return math.nan
 
 
-def _some(names: Sequence[str]) -> str:
-    """List names, but not hundreds of them."""
+def _shortened(names: Sequence[str]) -> str:
+    """Return the first ten names as text, with the number of the others."""
     shown = ", ".join(names[:10])
     return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
 

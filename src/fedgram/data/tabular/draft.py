@@ -1,4 +1,4 @@
-"""A first draft of a schema, from one table: for people to review, or for that table alone."""
+"""A draft of a table's schema, inferred from its rows: for review, or for one file only."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Literal
 
 from fedgram.data.tabular.columns import LEVELS, CategoryColumn, NumberColumn, is_number
-from fedgram.data.tabular.moments import measured, settled
+from fedgram.data.tabular.moments import measured, with_moments
 from fedgram.data.tabular.reader import SPLIT, Table, read_tables
 from fedgram.data.tabular.schema import BLANK, Column, Schema
 from fedgram.errors import DataError
 
-MOST_VALUES = 100  # a column of more different words is hardly one of categories
+MOST_VALUES = 100  # a column with more different words is not drafted as categories
 
 
 @dataclass
-class _Seen:
-    """What has been seen of a column so far."""
+class _ColumnSummary:
+    """Range, decimals, missing values and distinct words of a column, over the rows read so far."""
 
     low: float = math.inf
     high: float = -math.inf
@@ -29,7 +29,7 @@ class _Seen:
     gaps: bool = False
     words: set[str] = field(default_factory=set)
 
-    def look(self, words: set[str]) -> None:
+    def update(self, words: set[str]) -> None:
         self.gaps |= not words.isdisjoint(BLANK)
         words = words - set(BLANK)
         self.numbers &= all(map(is_number, words))
@@ -41,30 +41,39 @@ class _Seen:
             self.words |= words
 
     def column(self) -> Column | str:
-        """Return what the column seems to be, or why it is left out."""
+        """Return the drafted column, or the reason to exclude the column."""
         missing: Literal["indicate", "refuse"] = "indicate" if self.gaps else "refuse"
         if not self.words:
-            return "holds nothing"
+            return "has no values"
         if self.numbers and not math.isfinite(self.high - self.low):
-            return "holds numbers too far apart"
+            return "has a range that is not finite"
         if self.numbers:
-            low, high = roomy(self.low, self.high)
-            # Where values are written with few digits, their sum can be that of what is written.
+            low, high = rounded_outwards(self.low, self.high)
+            # Values with few decimals are summed exactly as written.
             step = 10.0**-self.decimals
             fits = 1 <= (high - low) / step <= LEVELS
             return NumberColumn(range=(low, high), step=step if fits else None, missing=missing)
         if len(self.words) > MOST_VALUES:
-            return f"holds more than {MOST_VALUES} different words"
+            return f"has more than {MOST_VALUES} different words"
         return CategoryColumn(values=tuple(sorted(self.words)), missing=missing)
 
 
 def draft(
     tables: Iterable[Table], *, label: str, without: Collection[str] = ()
 ) -> tuple[Schema, dict[str, str]]:
-    """Return a schema that fits these rows, and the columns that were left out, with the reason.
+    """Return a schema that fits these rows, and the excluded columns with the reasons.
 
-    Test rows tell nothing but their classes. Ranges are rounded outwards to one digit, which
-    leaves room for other sites and does not tell the very lowest and highest value.
+    Of test rows only the classes are used. Ranges are rounded outwards to one digit: other sites'
+    values fit too, and the exact minimum and maximum stay private.
+
+    Parameters
+    ----------
+    tables
+        The rows.
+    label
+        Column of the class.
+    without
+        Columns to exclude.
 
     Examples
     --------
@@ -86,34 +95,44 @@ def draft(
     <BLANKLINE>
     """
     classes: set[str] = set()
-    seen: dict[str, _Seen] = {}
+    summaries: dict[str, _ColumnSummary] = {}
     name = ""
     for table in tables:
         name = table.name
         for column in without:
-            table.column(column)  # a misspelt one would stay in
+            table.column(column)  # raises an error if misspelt
         classes |= set(table.texts(label))
-        kept = table.learnt()
+        mask = table.training_mask()
         for column in table.columns:
             if column not in {label, SPLIT, *without}:
-                words = set(itertools.compress(table.texts(column), kept))
-                seen.setdefault(column, _Seen()).look(words)
+                words = set(itertools.compress(table.texts(column), mask))
+                summaries.setdefault(column, _ColumnSummary()).update(words)
     if not classes.isdisjoint(BLANK):
-        raise DataError(f"{name}: some rows have no {label!r}; fill it in or remove them")
-    found = {column: "has no name" if not column else s.column() for column, s in seen.items()}
+        raise DataError(f"{name}: {label!r} is missing in some rows; fill it in or remove the rows")
+    found = {name: "has no name" if not name else s.column() for name, s in summaries.items()}
     columns = {column: kind for column, kind in found.items() if not isinstance(kind, str)}
     if not columns:
-        raise DataError(f"{name}: no columns are left for features; name the text column?")
+        raise DataError(f"{name}: no feature columns; use --text for a text column")
     schema = Schema(label=label, classes=tuple(sorted(classes)), columns=columns)
     return schema, {column: why for column, why in found.items() if isinstance(why, str)}
 
 
-def alone(
+def draft_for_file(
     path: Path, *, label: str, without: Collection[str] = ()
 ) -> tuple[Schema, dict[str, str]]:
-    """Return a schema for one file alone, settled by its own rows, as `draft` does."""
+    """Return a schema for one file only, with mean and deviation of its rows; see `draft`.
+
+    Parameters
+    ----------
+    path
+        The file.
+    label
+        Column of the class.
+    without
+        Columns to exclude.
+    """
     schema, left_out = draft(read_tables(path), label=label, without=without)
-    # Test rows had no say in the draft, so they may not fit it.
+    # The draft does not use test rows, so test values may be outside its ranges.
     columns: dict[str, Column] = {
         name: replace(column, outside="clip")
         if isinstance(column, NumberColumn)
@@ -121,27 +140,29 @@ def alone(
         for name, column in schema.columns.items()
     }
     schema = replace(schema, columns=columns)
-    return settled(schema, measured(schema, read_tables(path))), left_out
+    return with_moments(schema, measured(schema, read_tables(path))), left_out
 
 
 def _decimals(word: str) -> int:
-    """Return how many digits follow the point; many, where the number is written otherwise."""
+    """Return the number of digits after the point; 99 for other notations, such as 1e-3."""
     whole, _, fraction = word.partition(".")
     return len(fraction) if (whole.lstrip("+-") + fraction).isdecimal() else 99
 
 
-def roomy(low: float, high: float) -> tuple[float, float]:
-    """Round a range outwards, to one digit of its width.
+def rounded_outwards(low: float, high: float) -> tuple[float, float]:
+    """Return a range rounded outwards, to one digit of its width.
 
     Examples
     --------
-    >>> roomy(18.3, 91.7), roomy(0.052, 0.163), roomy(-3.0, -3.0), roomy(0.0, 0.0)
-    ((10.0, 100.0), (0.0, 0.2), (-3.0, -2.0), (0.0, 1.0))
+    >>> rounded_outwards(18.3, 91.7), rounded_outwards(0.052, 0.163)
+    ((10.0, 100.0), (0.0, 0.2))
+    >>> rounded_outwards(-3.0, -3.0), rounded_outwards(0.0, 0.0)
+    ((-3.0, -2.0), (0.0, 1.0))
     """
     width = high - low or abs(low) or 1.0
     digits = -math.floor(math.log10(width))
     unit = 10.0**-digits
     bottom, top = math.floor(low / unit), math.ceil(high / unit)
     top = max(top, bottom + 1)
-    # Rounding must not leave the ends outside.
+    # Floating-point rounding must not exclude the given ends.
     return min(low, round(bottom * unit, digits)), max(high, round(top * unit, digits))

@@ -1,8 +1,8 @@
-"""Mean and deviation of everybody's columns, from one tiny exact sum.
+"""Federated standardization of table columns: mean and standard deviation from exact sums.
 
-Each site sends, for each column of numbers, how many values it has, their sum and the sum of their
-squares: integers, on the fixed point that the schema declares. What comes of their sum is the same
-to the last digit however rows are spread over sites.
+For each column of numbers a site sends the count, the sum and the sum of squares of its values, as
+integers in the fixed point of the schema. So mean and deviation do not depend on the partition of
+the rows over sites, to the last digit.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from fedgram.data.tabular.reader import Table
 from fedgram.data.tabular.schema import Schema
 from fedgram.errors import DataError, ExactnessError, MismatchError
 
-_ROOT_BITS = 64  # of a square root before it is rounded to a float
+_ROOT_BITS = 64  # precision of a square root before it is rounded to a float
 
 
-def _none() -> Array:
+def _empty() -> Array:
     return np.zeros(0, np.int64)
 
 
 @codec.register("Moments/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Moments(Additive):
-    """Number, sum and sum of squares of the values of some columns, in steps of a fixed point.
+    """Count, sum and sum of squares of the values of each column, in fixed point.
 
     Parameters
     ----------
     count
-        How many values each column has.
+        Number of values in each column.
     total, squares
-        Their sums and sums of squares.
+        Sum and sum of squares of the values in each column.
     columns
-        The columns' names.
+        The names of the columns.
     levels
-        The largest value there can be in each column.
+        The largest possible value in each column.
     schema
-        Digest of the schema; moments of different schemas refuse to add.
+        Digest of the schema; moments of different schemas do not add.
 
     Examples
     --------
@@ -60,13 +60,13 @@ class Moments(Additive):
     >>> one, two = measured(schema, [north]), measured(schema, [south])
     >>> (one + two).count, (one + two).total, (one + two).squares
     (array([3]), array([120]), array([6200]))
-    >>> settled(schema, one + two).columns["age"].mean
+    >>> with_moments(schema, one + two).columns["age"].mean
     40.0
     """
 
-    count: Array = field(default_factory=_none)
-    total: Array = field(default_factory=_none)
-    squares: Array = field(default_factory=_none)
+    count: Array = field(default_factory=_empty)
+    total: Array = field(default_factory=_empty)
+    squares: Array = field(default_factory=_empty)
     columns: tuple[str, ...] = schema_field(default=())
     levels: tuple[int, ...] = schema_field(default=())
     schema: str = schema_field(default="")
@@ -74,13 +74,16 @@ class Moments(Additive):
     def __post_init__(self) -> None:
         for array in (self.count, self.total, self.squares):
             if array.shape != (len(self.columns),) or array.dtype != np.int64:
-                raise DataError("moments need one integer per column; measure the table again")
+                raise DataError(
+                    f"moments: expected {len(self.columns)} int64 numbers, one per column, got "
+                    f"{array.dtype} of shape {array.shape}; measure the table again"
+                )
         for name, count, levels in zip(self.columns, self.count, self.levels, strict=True):
             most = (2**63 - 1) // max(1, levels) ** 2
             if abs(int(count)) > most:
                 raise ExactnessError(
-                    f"a sum over {count} values of {name!r} might not be exact: its fixed point "
-                    f"holds {most}; declare a larger step"
+                    f"a sum over {count} values of {name!r} may not be exact: the maximum with its "
+                    f"fixed point is {most}; declare a larger step"
                 )
 
     def lacks_schema(self) -> bool:
@@ -88,7 +91,7 @@ class Moments(Additive):
 
     @classmethod
     def of(cls, schema: Schema, values: Sequence[Floats]) -> Self:
-        """Return the moments of the values of the columns that are pending in a schema."""
+        """Return the moments of values of the pending columns of a schema."""
         pending = schema.pending
         fixed = [number.fixed(v) for number, v in zip(pending.values(), values, strict=True)]
         return cls(
@@ -101,21 +104,21 @@ class Moments(Additive):
         )
 
     def require_possible(self) -> None:
-        """Refuse sums that no values could have."""
+        """Raise `DataError` if no values within the ranges can have these sums."""
         for name, *numbers in zip(
             self.columns, self.count, self.total, self.squares, self.levels, strict=True
         ):
             count, total, squares, levels = map(int, numbers)
             if not (0 <= total <= count * levels and squares <= levels * total):
                 raise DataError(f"the sums of {name!r} do not fit its range; measure again")
-            if total**2 > count * squares:
+            if total**2 > count * squares:  # Cauchy-Schwarz
                 raise DataError(f"the sums of {name!r} contradict each other; measure again")
 
 
 @codec.register("Measured/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Measured:
-    """What a site hands over before features are made: its moments, under its name.
+    """The moments of one site with the name of the site.
 
     Examples
     --------
@@ -128,28 +131,28 @@ class Measured:
 
 
 def measured(schema: Schema, tables: Iterable[Table]) -> Moments:
-    """Return the moments of a site's rows, test rows left out; rows that do not fit are refused."""
+    """Return the moments of a site's rows without test rows; invalid rows raise `DataError`."""
     total = Moments.zero()
     for table in tables:
-        schema.codes(table)  # what is wrong with the classes is better known now than later
-        values, kept = schema.read(table), table.learnt()
-        total += Moments.of(schema, [values[name][kept] for name in schema.pending])
+        schema.codes(table)  # raises an error for invalid classes, before anything is sent
+        values, mask = schema.read(table), table.training_mask()
+        total += Moments.of(schema, [values[name][mask] for name in schema.pending])
     return total
 
 
-def joined(schema: Schema, parts: Iterable[Measured]) -> Moments:
-    """Return the sum of what sites measured; a site of another schema is refused by name."""
-    # Nothing yet, but with this schema's columns: a message that has others does not add to it.
+def sum_measured(schema: Schema, parts: Iterable[Measured]) -> Moments:
+    """Return the sum of the moments of all sites, which must have measured with this schema."""
+    # A zero with the columns of this schema: moments with other columns do not add.
     total = Moments.of(schema, [np.zeros(0) for _ in schema.pending])
-    seen: set[str] = set()
+    clients: set[str] = set()
     for part in parts:
-        if part.client in seen:
-            raise MismatchError(f"client {part.client}: two files have its sums; leave one out")
-        seen.add(part.client)
+        if part.client in clients:
+            raise MismatchError(f"client {part.client}: sums in two files; remove one of them")
+        clients.add(part.client)
         if part.moments.schema != schema.digest:
             raise MismatchError(
-                f"client {part.client}: measured its table by another schema; measure it again "
-                "with this one"
+                f"client {part.client}: the table was measured with another schema; measure it "
+                "again with this schema"
             )
         try:
             part.moments.require_possible()
@@ -159,10 +162,10 @@ def joined(schema: Schema, parts: Iterable[Measured]) -> Moments:
     return total
 
 
-def settled(schema: Schema, total: Moments) -> Schema:
-    """Return the schema with mean and deviation in it.
+def with_moments(schema: Schema, total: Moments) -> Schema:
+    """Return the schema with the mean and the deviation of each pending column.
 
-    A column without values, or with the same one everywhere, keeps the scale of its range.
+    A column without values, or with equal values only, keeps the scale of its range.
     """
     columns = dict(schema.columns)
     for name, *numbers in zip(total.columns, total.count, total.total, total.squares, strict=True):
@@ -175,7 +178,7 @@ def settled(schema: Schema, total: Moments) -> Schema:
 def _mean_and_deviation(
     number: NumberColumn, count: int, total: int, squares: int
 ) -> tuple[float, float]:
-    """Compute in fractions, and round each result once."""
+    """Return mean and deviation, computed in exact fractions and rounded once each."""
     middle, spread = number.scale
     if not count:
         return middle, spread
@@ -186,6 +189,6 @@ def _mean_and_deviation(
 
 
 def _root(whole: int) -> Fraction:
-    """Return the square root of an integer to far more digits than a float has."""
+    """Return the square root of an integer, to more digits than a float has."""
     shift = 2 * _ROOT_BITS
     return Fraction(math.isqrt(whole << shift), 1 << _ROOT_BITS)

@@ -1,4 +1,4 @@
-"""Tables as files: rows of named columns, read some at a time."""
+"""Reader of tables (CSV, JSON lines, Parquet), in chunks of rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array
-from fedgram.data.sources import TEST, TRAIN, VALID
+from fedgram.data.dataset import TEST, TRAIN, VALID
 from fedgram.errors import DataError
 from fedgram.runtime.settings import propose
 
 ROWS_AT_A_TIME = 2**14  # bounds memory: a table may have millions of rows
-SPLIT = "split"  # the column that tells training from test rows, where there is one
+SPLIT = "split"  # name of the optional column with train, valid or test
 SPLITS = {"train": TRAIN, "valid": VALID, "val": VALID, "test": TEST}
 _SPLIT_WORDS = {**SPLITS, "0": TRAIN, "1": VALID, "2": TEST}
-_WHOLE_UP_TO = 2**53  # a float of this size is not a code with a needless point
+_WHOLE_UP_TO = 2**53  # smaller whole floats are written as integers: 2.0 as 2
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -32,11 +32,11 @@ class Table:
     Parameters
     ----------
     name
-        What to call it in messages.
+        Name of the table in messages.
     columns
-        Each column's values, of equal number.
+        The values of each column; all columns have the same length.
     start
-        How many rows of the file come before these.
+        Number of rows of the file before these rows.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class Table:
     >>> table.column("sexe")
     Traceback (most recent call last):
     ...
-    fedgram.errors.DataError: ward.csv: there is no column 'sexe'; did you mean 'sex'?
+    fedgram.errors.DataError: ward.csv: column 'sexe' is missing; did you mean 'sex'?
     """
 
     name: str
@@ -57,57 +57,57 @@ class Table:
         return len(next(iter(self.columns.values()), ()))
 
     def column(self, column: str) -> Sequence[Any]:
-        """Return the values of a column; one that is not there is refused by name."""
+        """Return the values of a column; raise `DataError` if the column is missing."""
         if column not in self.columns:
             near = propose(column, self.columns)
-            raise DataError(f"{self.name}: there is no column {column!r}; {near}")
+            raise DataError(f"{self.name}: column {column!r} is missing; {near}")
         return self.columns[column]
 
     def row(self, index: int) -> str:
-        """Say where a row is, for messages: rows count from 1, below the header."""
+        """Return the place of a row for messages: rows count from 1, below the header."""
         return f"{self.name}: row {self.start + index + 1}"
 
     def words(self, column: str) -> list[str]:
-        """Return a column that must not have gaps, as texts."""
+        """Return a column as texts; raise `DataError` at a missing value."""
         values = self.column(column)
         for index, value in enumerate(values):
             if value is None:
                 raise DataError(
-                    f"{self.row(index)} has no {column!r}; fill it in or remove the row"
+                    f"{self.row(index)}: {column!r} is missing; fill it in or remove the row"
                 )
         return [str(value) for value in values]
 
     def texts(self, column: str) -> list[str]:
-        """Return a column as texts without spaces around them, empty where there is nothing."""
+        """Return a column as stripped texts; a missing value is the empty text."""
         values = self.column(column)
         try:
             return list(map(str.strip, values))
-        except TypeError:  # not all of them are texts
+        except TypeError:  # not all values are texts
             return [text(value) for value in values]
 
     def names(self, column: str | None) -> Array | None:
-        """Return a column of names, where one is asked for."""
+        """Return a column of names, or None if `column` is None."""
         return None if column is None else np.array(self.words(column))
 
     def split(self) -> Array | None:
-        """Return the code of each row's split, where the table has such a column."""
+        """Return the split code of each row, or None without a split column."""
         if SPLIT not in self.columns:
             return None
         words = self.words(SPLIT)
         for index, word in enumerate(words):
             if word not in _SPLIT_WORDS:
                 known = ", ".join(_SPLIT_WORDS)
-                raise DataError(f"{self.row(index)}: split {word!r} is none of {known}")
+                raise DataError(f"{self.row(index)}: split: expected one of {known}, got {word!r}")
         return np.array([_SPLIT_WORDS[word] for word in words])
 
-    def learnt(self) -> Array:
-        """Return which rows may be learnt from: all but those marked as test rows."""
+    def training_mask(self) -> Array:
+        """Return a mask of the rows for training and validation: all rows but test rows."""
         split = self.split()
         return np.ones(len(self), bool) if split is None else split != TEST
 
 
 def text(value: Any) -> str:
-    """Return a cell as a text, alike for the kinds of files; an absent one is the empty text.
+    """Return a cell as text, equally for all file formats; a missing cell is the empty text.
 
     Examples
     --------
@@ -135,16 +135,16 @@ def read_table(path: Path) -> Table:
 
 
 def read_tables(path: Path, rows: int = ROWS_AT_A_TIME) -> Iterator[Table]:
-    """Yield the rows of a ``.csv``, ``.jsonl`` or ``.parquet`` file, some at a time."""
+    """Yield the rows of a ``.csv``, ``.jsonl`` or ``.parquet`` file in chunks of `rows`."""
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+        raise DataError(f"{path}: file not found")
     start = 0
     for columns in _READERS[path.suffix](path, rows):
         table = Table(name=str(path), columns=columns, start=start)
         yield table
         start += len(table)
     if not start:
-        raise DataError(f"{path}: holds no rows")
+        raise DataError(f"{path}: no rows")
 
 
 def is_table(path: Path) -> bool:
@@ -160,36 +160,38 @@ def _csv(path: Path, rows: int) -> Iterator[Cells]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = (line for line in csv.reader(file) if line)
             header = [name.strip() for name in next(lines, [])]
-            _refuse_twins(header, path)
-            checked = _of_length(lines, header, path)
-            while some := list(itertools.islice(checked, rows)):
-                yield dict(zip(header, map(list, zip(*some, strict=True)), strict=True))
+            _require_unique(header, path)
+            checked = _require_length(lines, header, path)
+            while chunk := list(itertools.islice(checked, rows)):
+                yield dict(zip(header, map(list, zip(*chunk, strict=True)), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as CSV ({error})") from error
 
 
-def _refuse_twins(header: Sequence[str], path: Path) -> None:
+def _require_unique(header: Sequence[str], path: Path) -> None:
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
-        raise DataError(f"{path}: two columns are named {twice!r}; give each its own name")
+        raise DataError(f"{path}: two columns are named {twice!r}; use a unique name for each")
 
 
-def _of_length(lines: Iterable[list[str]], header: list[str], path: Path) -> Iterator[list[str]]:
+def _require_length(
+    lines: Iterable[list[str]], header: list[str], path: Path
+) -> Iterator[list[str]]:
     for number, line in enumerate(lines, 1):
         if len(line) != len(header):
             raise DataError(
-                f"{path}: row {number} has {len(line)} entries under {len(header)} columns; "
-                "repair it, or put texts that hold commas in quotes"
+                f"{path}: row {number}: expected {len(header)} entries, got {len(line)}; "
+                "correct the row, or quote texts with commas"
             )
         yield line
 
 
 def _jsonl(path: Path, rows: int) -> Iterator[Cells]:
-    # Read twice: a key may be absent from some lines, and the columns are those of all of them.
+    # Read twice: a key may be absent from some lines, and the columns are the keys of all lines.
     known = list(dict.fromkeys(key for entry in _json_lines(path) for key in entry))
     entries = _json_lines(path)
-    while some := list(itertools.islice(entries, rows)):
-        yield {key: [entry.get(key) for entry in some] for key in known}
+    while chunk := list(itertools.islice(entries, rows)):
+        yield {key: [entry.get(key) for entry in chunk] for key in known}
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -209,7 +211,7 @@ def _parquet(path: Path, rows: int) -> Iterator[Cells]:
         raise DataError(f"{path}: reading Parquet needs: pip install 'fedgram[tables]'") from error
     try:
         with parquet.ParquetFile(path) as file:
-            _refuse_twins(file.schema_arrow.names, path)
+            _require_unique(file.schema_arrow.names, path)
             for batch in file.iter_batches(rows):
                 yield batch.to_pydict()
     except DataError:

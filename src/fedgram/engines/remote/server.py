@@ -14,7 +14,8 @@ from fedgram.core import codec
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Labels
 from fedgram.core.shared import part_for
-from fedgram.core.statistics import Statistics, Tally
+from fedgram.core.statistics import Statistics
+from fedgram.core.tally import Tally
 from fedgram.engines.protocol import refusal, resolve_clients, server_rng
 from fedgram.engines.remote.collector import Check, Collector, Received
 from fedgram.engines.remote.contributions import Contributions

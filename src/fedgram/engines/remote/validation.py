@@ -11,7 +11,8 @@ import numpy as np
 
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Array, Features, Labels, Samples, Space
-from fedgram.core.statistics import FIXED_POINT_ONE, Statistics, Tally
+from fedgram.core.statistics import Statistics
+from fedgram.core.tally import FIXED_POINT_ONE, Tally
 from fedgram.core.weighted import MOST_WEIGHT, REACH, SINGLE, Weighted
 from fedgram.errors import DataError, MismatchError
 from fedgram.federation.client import Client
@@ -47,7 +48,7 @@ def require_same_schema(value: Any, like: Any) -> None:
         raise MismatchError(f"a {type(value).__name__} where a {type(like).__name__} is wanted")
     if not isinstance(like, Additive):
         return
-    value._refuse_disagreement(like)  # the very rules by which they add
+    value.require_same_schema(like)  # the very rules by which they add
     for field in dataclasses.fields(like):
         if field.metadata.get("agreed"):
             continue

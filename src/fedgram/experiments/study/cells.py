@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core import codec
-from fedgram.data.sources import Dataset
+from fedgram.data.dataset import Dataset
 from fedgram.experiments import config
 from fedgram.experiments.study.axes import RUN_TABLES, AxisValue, MethodRow, Sweep
 from fedgram.experiments.study.settings import Study, merged

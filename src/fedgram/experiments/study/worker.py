@@ -19,7 +19,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedgram.data.sources import Dataset, load_dataset
+from fedgram.data.dataset import Dataset
+from fedgram.data.sources import load_dataset
 from fedgram.errors import DataError, FedgramError, MemoryLimitError
 from fedgram.experiments import config
 from fedgram.experiments.record import Record

@@ -1,0 +1,83 @@
+"""A fixed number of BLAS and torch threads, so that the same input gives the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from threadpoolctl import ThreadpoolController
+
+THREADS = 1
+
+_lock = threading.Lock()
+_inside = 0  # bodies of `single_threaded_blas` that are running, over all Python threads
+_before: list[int] = []  # threads of each BLAS library before the first of these bodies
+_inside_torch = 0
+_before_torch = 0
+
+
+@contextlib.contextmanager
+def single_threaded_blas() -> Iterator[None]:
+    """Run the body with `THREADS` BLAS threads.
+
+    The limit holds for the whole process, so nested and concurrent uses are counted: the first one
+    sets the limit, the last one restores the previous number of threads.
+    """
+    global _inside, _before
+    with _lock:
+        _inside += 1
+        if _inside == 1:
+            _before = [library.get_num_threads() for library in _libraries()]
+            _set_threads([THREADS] * len(_before))
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0:
+                _set_threads(_before)
+
+
+@contextlib.contextmanager
+def single_threaded_torch(torch: Any) -> Iterator[None]:
+    """Run the body with `THREADS` torch threads.
+
+    Torch has a number of threads per process and one per Python thread. So every use sets the
+    limit, and the last one restores the number of threads that the first one found.
+    """
+    global _inside_torch, _before_torch
+    with _lock:
+        if not _inside_torch:
+            _before_torch = torch.get_num_threads()
+        _inside_torch += 1
+        torch.set_num_threads(THREADS)
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside_torch -= 1
+            if not _inside_torch:
+                torch.set_num_threads(_before_torch)
+
+
+@functools.cache
+def _libraries() -> list[Any]:
+    return [c for c in ThreadpoolController().lib_controllers if c.user_api == "blas"]
+
+
+def _set_threads(counts: list[int]) -> None:
+    """Set the number of threads from any Python thread.
+
+    Newer versions of threadpoolctl obey only the thread that set a limit first. Here the first and
+    the last use may be in different threads, under the lock of this module.
+    """
+    for library, count in zip(_libraries(), counts, strict=True):
+        release = getattr(library, "clear_controlling_thread", None)
+        if release:
+            release(force=True)
+        library.set_num_threads(count)
+        if release:
+            release(force=True)
