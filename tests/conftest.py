@@ -3,9 +3,11 @@
 import os
 from collections.abc import Callable
 
-# One BLAS thread, also in the processes that tests start: workers share the cores, and idle
-# threads spin. Set before numpy is imported. Tests about threads set their own numbers.
+# One BLAS thread, also in the processes that tests start, because workers share the cores. Tests
+# about threads set their own number; their idle threads sleep at once instead of spinning. Both
+# variables are read when numpy is imported.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["OPENBLAS_THREAD_TIMEOUT"] = "4"
 
 import numpy as np
 import pytest
