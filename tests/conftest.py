@@ -1,14 +1,41 @@
-"""Data for tests: class clusters, drawn from a seed."""
+"""How tests are run: threads, workers, numbers of examples; and data that many of them use."""
 
+import os
 from collections.abc import Callable
+
+# One BLAS thread, also in the processes that tests start, because workers share the cores. Tests
+# about threads set their own number; their idle threads sleep at once instead of spinning. Both
+# variables are read when numpy is imported.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["OPENBLAS_THREAD_TIMEOUT"] = "4"
 
 import numpy as np
 import pytest
+import scipy.linalg  # noqa: F401  (scipy brings a second BLAS, which must be loaded to be limited)
+from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
 
 from fedgram import Dataset, Grid, Labels, Lift, Samples, Site
 
 # A plugin, which changes the process that imports it.
 collect_ignore = ["torchvision_ops.py"]
+
+# Where numpy was imported earlier, by a plugin, the variable came too late.
+threadpool_limits(1, user_api="blas")
+
+# How many examples are drawn, by HYPOTHESIS_PROFILE. A failure is found again by the same command,
+# except at night, when examples are new each time.
+COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", max_examples=25, derandomize=True, **COMMON)
+settings.register_profile("ci", max_examples=60, derandomize=True, **COMMON)
+settings.register_profile("nightly", max_examples=500, print_blob=True, **COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_xdist_auto_num_workers() -> int | None:
+    """On one core, run in one process; on more, let xdist count them."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count())
+    return 0 if len(cores) == 1 else None
 
 
 def _clusters(

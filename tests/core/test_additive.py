@@ -4,14 +4,12 @@ from dataclasses import FrozenInstanceError, dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram import Additive
 from fedgram.core.additive import schema_field
 from fedgram.errors import MismatchError
-
-EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -37,7 +35,6 @@ WHOLE = st.integers(-(2**63), 2**63 - 1)
 PURSES = st.builds(purse, st.integers(), WHOLE, WHOLE)
 
 
-@EXAMPLES
 @given(PURSES, PURSES, PURSES)
 def test_any_subclass_is_a_commutative_group(a, b, c):
     zero = Purse.zero()

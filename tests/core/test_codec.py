@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load as unpacked
 from safetensors.numpy import save as packed
@@ -19,8 +19,6 @@ from fedgram.core import codec
 from fedgram.core.codec import decode, digest, encode
 from fedgram.core.disk_store import DiskStore
 from fedgram.errors import DataError, FedgramError
-
-EXAMPLES = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 def crafted(header):
@@ -210,7 +208,6 @@ def test_a_header_that_is_no_table_is_refused(header):
         decode(crafted(header))
 
 
-@EXAMPLES
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_a_changed_byte_of_the_header_never_escapes_as_another_error(place, change):
     head = Linear(weights=np.ones((2, 2)), space=Space(width=2), classes=("a", "b"))
@@ -307,6 +304,5 @@ _values = st.recursive(
 
 
 @given(value=_values)
-@EXAMPLES
 def test_the_size_is_that_of_the_bytes(value):
     assert codec.size(value) == len(encode(value))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import blas
 
@@ -22,7 +22,6 @@ from fedgram.core.exact import (
 from fedgram.errors import ExactnessError, FedgramError
 from fedgram.runtime import flops
 
-EXAMPLES = settings(max_examples=30, deadline=None, derandomize=True)
 BOUNDS = [1, 7, 127, 2047, 32767]
 
 
@@ -85,7 +84,6 @@ def test_a_column_of_exactly_the_limit_is_one_exact_block():
     assert np.array_equal(accumulated(values, 64), whole_numbers(values))
 
 
-@EXAMPLES
 @given(
     st.sampled_from(BOUNDS), st.sampled_from(KINDS), st.integers(0, 6000), st.sampled_from([1, 4])
 )

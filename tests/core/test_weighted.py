@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from laws.law import GROUP, refuses, same
@@ -71,7 +71,6 @@ def exact_mean(values, weights):
 
 
 @PRECISIONS
-@settings(deadline=None, max_examples=60)
 @given(parts=clients())
 def test_the_mean_is_exact_to_half_a_step(places, dtype, parts):
     values, weights = parts
@@ -83,7 +82,6 @@ def test_the_mean_is_exact_to_half_a_step(places, dtype, parts):
 
 
 @PRECISIONS
-@settings(deadline=None, max_examples=30)
 @given(parts=clients(), seed=st.integers(0, 99))
 def test_the_order_of_clients_changes_no_bit(places, dtype, parts, seed):
     all_of_them = [
@@ -165,7 +163,6 @@ def test_what_a_client_keeps_beside_it_counts_too():
     values=hnp.arrays(np.float64, st.integers(0, 5), elements=st.floats(-REACH, REACH)),
     weight=st.one_of(st.integers(0, 2**17 + 1), st.integers(0, MOST_WEIGHT)),
 )
-@settings(max_examples=300, deadline=None)
 def test_a_part_is_the_nearest_whole_number_of_steps(values, weight):
     """However large the weight; a half goes to the even neighbour."""
     steps = [Fraction(float(v * (weight * np.float64(2**SINGLE)))) for v in values]
@@ -179,7 +176,6 @@ def test_a_part_is_the_nearest_whole_number_of_steps(values, weight):
 # Bytes
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.one_of(weighted(1), weighted(3)))
 def test_it_survives_the_journey_through_bytes(value):
     assert same(codec.decode(codec.encode(value)), value)

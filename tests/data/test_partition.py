@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.data.dataset import TEST, TRAIN, VALID, Dataset
@@ -69,14 +69,12 @@ def class_counts(data, indices):
     return np.bincount(data.y[indices], minlength=len(data.classes))
 
 
-@settings(deadline=None, max_examples=60)
 @given(labels(), plans())
 def test_every_sample_is_dealt_exactly_once(y, plan):
     if shares := dealt_or_refused(dataset(y), plan):
         assert sorted(everything(shares)) == list(range(len(y)))
 
 
-@settings(deadline=None, max_examples=60)
 @given(labels(), plans())
 def test_every_client_has_a_training_sample_and_there_are_as_many_as_asked_for(y, plan):
     if shares := dealt_or_refused(dataset(y), plan):
@@ -84,7 +82,6 @@ def test_every_client_has_a_training_sample_and_there_are_as_many_as_asked_for(y
         assert all(len(share.train) for share in shares)
 
 
-@settings(deadline=None, max_examples=30)
 @given(labels(), plans())
 def test_shares_are_a_pure_function_of_data_and_plan(y, plan):
     first, again = (dealt_or_refused(dataset(y), plan) for _ in range(2))
@@ -94,7 +91,6 @@ def test_shares_are_a_pure_function_of_data_and_plan(y, plan):
         assert (one.id, one.holdout) == (other.id, other.holdout)
 
 
-@settings(deadline=None, max_examples=40)
 @given(labels(), plans(), plans())
 def test_the_global_split_depends_on_neither_clients_nor_partition(y, plan, other):
     changed = PartitionPlan(
@@ -120,7 +116,6 @@ def test_the_global_split_depends_on_neither_clients_nor_partition(y, plan, othe
             assert union(one, part) == union(two, part)
 
 
-@settings(deadline=None, max_examples=60)
 @given(labels(), plans())
 def test_test_samples_of_a_class_follow_its_training_proportions(y, plan):
     data = dataset(y)
@@ -176,7 +171,6 @@ def shard_counts(data, shares, pieces):
     return [tuple(np.bincount(part, minlength=len(data.classes))) for part in parts]
 
 
-@settings(deadline=None, max_examples=30)
 @given(labels(), st.integers(1, 6), st.integers(0, 9))
 def test_with_one_shard_each_clients_hold_the_contiguous_pieces(y, clients, seed):
     data = dataset(y)
@@ -518,7 +512,6 @@ def by_classes(draw):
     return classes, clients, draw(st.integers(least, classes)), draw(st.integers(0, 99))
 
 
-@settings(deadline=None, max_examples=60)
 @given(by_classes(), st.sampled_from(["global", "within-client"]))
 def test_every_client_has_exactly_so_many_classes(chosen, split):
     classes, clients, wanted, seed = chosen

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.features.backbones.bicubic import resized
@@ -42,7 +42,6 @@ def by_definition(image, side):
 shapes = st.tuples(st.integers(1, 9), st.integers(1, 9), st.just(3))
 
 
-@settings(max_examples=25, deadline=None)
 @given(shape=shapes, side=st.integers(1, 7), seed=st.integers(0, 99))
 def test_every_pixel_is_what_the_cubic_says(shape, side, seed):
     image = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)

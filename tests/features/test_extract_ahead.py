@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram import Grid, load_dataset
@@ -170,7 +170,6 @@ def drawn(codes):
 codes = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 
 
-@settings(max_examples=30, deadline=None)
 @given(before=codes, now=codes)
 def test_rows_of_known_items_are_taken_over_and_the_file_is_that_of_a_fresh_start(
     before, now, tmp_path_factory

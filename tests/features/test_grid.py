@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram import Grid
 from fedgram.errors import ConfigError, DataError
 from fedgram.features import grid as module
 
-EXAMPLES = settings(max_examples=30, deadline=None, derandomize=True)
 BITS = range(2, 17)
 
 
@@ -47,14 +46,12 @@ def test_known_values_at_two_and_sixteen_bits():
     assert Grid(bits=16)(x).values.tolist() == [[3641, -7282, 910, 0, 4096]]
 
 
-@EXAMPLES
 @given(st.integers(-900, 900), st.integers(0, 99), st.sampled_from([2, 8, 16, "off"]))
 def test_powers_of_two_change_nothing_at_all(power, seed, bits):
     x = vectors(5, 7, seed)
     assert np.array_equal(Grid(bits=bits)(np.ldexp(x, power)).values, Grid(bits=bits)(x).values)
 
 
-@EXAMPLES
 @given(st.floats(1e-6, 1e6), st.integers(0, 99))
 def test_other_factors_change_next_to_nothing(factor, seed):
     x = vectors(20, 30, seed)
@@ -128,7 +125,6 @@ def test_the_clip_has_a_default_per_width():
     assert (Grid(bits=8).reach, reaches[-1]) == (6.0, 8.0)
 
 
-@EXAMPLES
 @given(st.integers(0, 2**32))
 def test_a_row_does_not_depend_on_the_others(seed):
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram import Grid, load_dataset
@@ -20,7 +20,6 @@ from fedgram.data.tabular.schema import Schema
 from fedgram.errors import ConfigError
 from fedgram.features.tabular import dataset, rows, vectors
 
-EXAMPLES = settings(max_examples=30, deadline=None, derandomize=True)
 SCHEMA = Schema(
     label="outcome",
     classes=("ill", "well"),
@@ -115,7 +114,6 @@ def test_one_wild_value_does_not_drown_its_row():
     assert wild[:2].tolist() == [round(127 / size), round(127 / 6 / size)]
 
 
-@EXAMPLES
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_features_of_a_row_do_not_depend_on_the_other_rows(seed, sites):
     rng = np.random.default_rng(seed)

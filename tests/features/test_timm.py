@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram import Grid, load_dataset
@@ -119,7 +119,6 @@ CONFIGS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
 @given(CONFIGS, st.booleans(), st.tuples(st.integers(4, 60), st.integers(4, 60)))
 def test_preprocessing_is_timms_own_to_the_bit(config, square, shape):
     if square:

@@ -29,9 +29,6 @@ from . import process
 
 # No shrinking: what is drawn is small, and planted failures would be shrunk at every run.
 EXAMPLES = settings(
-    max_examples=25,
-    deadline=None,
-    derandomize=True,
     phases=(Phase.explicit, Phase.generate),
     report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

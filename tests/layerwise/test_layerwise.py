@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.signal
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.checks.federations import digits
@@ -61,7 +61,6 @@ def drawn(maps, count, seed=0, high=BOUND):
 
 
 @given(LAYERS, MAPS, st.integers(1, 5))
-@settings(deadline=None)
 def test_patches_are_what_a_filter_sees(layer, maps, count):
     values = drawn(maps, count)
     found = patches.patches(values, layer, maps, CONSTANT, np.int64)
@@ -69,7 +68,6 @@ def test_patches_are_what_a_filter_sees(layer, maps, count):
 
 
 @given(LAYERS, MAPS, st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 99))
-@settings(deadline=None)
 def test_sums_are_exact_in_batches_of_any_size(layer, maps, sizes, seed):
     count, classes = sum(sizes), 3
     values, rng = drawn(maps, count, seed), np.random.default_rng(seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ledger_support import BOUND, CLASSES, Sent, summed
 
@@ -12,7 +12,6 @@ from fedgram.errors import FedgramError, MismatchError
 from fedgram.ledger.contribution import Contribution, checked_classes, merged
 
 WIDTH = 6
-EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
 
 samples = st.lists(st.tuples(st.integers(1, 40), st.sampled_from(CLASSES)), max_size=6)
 lists = st.lists(st.sampled_from(CLASSES), unique=True)
@@ -67,7 +66,6 @@ def test_a_contribution_keeps_its_id_through_a_file(tmp_path):
 # Sums by the names of classes
 
 
-@EXAMPLES
 @given(st.lists(pieces(), max_size=5), st.randoms(use_true_random=False))
 def test_merged_is_the_sum_of_all_samples_over_the_sorted_union_in_any_order(parts, random):
     shuffled = random.sample(parts, len(parts))
@@ -82,14 +80,12 @@ def test_merged_is_the_sum_of_all_samples_over_the_sorted_union_in_any_order(par
     assert total.digest() == expected.digest()
 
 
-@EXAMPLES
 @given(pieces(), pieces(), pieces())
 def test_merged_may_be_nested(a, b, c):
     one, two, three = (part.statistics(WIDTH) for part in (a, b, c))
     assert merged([merged([one, two]), three]) == merged([one, merged([two, three])])
 
 
-@EXAMPLES
 @given(st.lists(pieces(), min_size=1, max_size=4), st.permutations(CLASSES))
 def test_with_a_fixed_list_the_columns_are_those_of_the_list(parts, fixed):
     total = merged((part.statistics(WIDTH) for part in parts), fixed)

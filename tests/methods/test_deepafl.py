@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram import InProcess
@@ -38,7 +38,6 @@ def fitted(method, everybody):
 
 
 @given(st.integers(0, 2**32), st.integers(-40, 40))
-@settings(max_examples=30, deadline=None)
 def test_what_is_solved_is_rounded_to_the_nearest_step_of_a_public_power_of_two(seed, power):
     matrix = np.random.default_rng(seed).normal(size=(5, 3)) * 2.0**power
     steps, places = rounded(matrix)
@@ -78,7 +77,6 @@ def whole_numbers(rows, lift, block, bound):
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1, 3, 40]))
-@settings(max_examples=15, deadline=None)
 def test_a_block_is_exact(seed, size):
     rng = np.random.default_rng(seed)
     space = Space(width=6, unit=0.003, bound=4095)

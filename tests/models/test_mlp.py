@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from network_support import some_rows, some_theta
 
@@ -164,7 +164,6 @@ LAYOUTS = {
 SIZES = st.integers(1, 5)
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     sizes=st.tuples(SIZES, SIZES, SIZES),
     layouts=st.tuples(*[st.sampled_from(sorted(LAYOUTS))] * 2),
@@ -188,7 +187,6 @@ def test_a_product_is_numpys_whatever_the_layout(sizes, layouts, dtype, scale):
 # Batches
 
 
-@settings(deadline=None, max_examples=40)
 @given(count=st.integers(1, 20), size=st.integers(0, 25), epochs=st.integers(1, 3))
 def test_batches_hold_every_sample_once_an_epoch(count, size, epochs):
     rows = TrainingRows(

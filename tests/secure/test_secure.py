@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from secure_support import Load, names, plain, signers, total_of
 
@@ -76,7 +76,6 @@ def test_shares_that_do_not_fit_are_refused_or_give_another_secret():
 
 
 @given(SECRETS, st.sampled_from([0, 1, 2**15 - 1, 2**15, 2**15 + 3, 2**16 + 1]))
-@settings(max_examples=20)
 def test_a_mask_is_one_stream_whatever_the_pieces(key, size):
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 

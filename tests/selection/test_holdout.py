@@ -13,9 +13,7 @@ from fedgram.core.samples import concatenate
 from fedgram.selection.holdout import CHEAP, FOLDS, PARTS, SMALL, content_hashes, folds, folds_for
 
 # No shrinking: planted failures would be shrunk at every run.
-EXAMPLES = settings(
-    max_examples=25, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
-)
+EXAMPLES = settings(phases=(Phase.explicit, Phase.generate))
 GRIDS = {"int8": Grid(bits=8), "int16": Grid(bits=12), "float64": Grid(bits="off")}
 
 

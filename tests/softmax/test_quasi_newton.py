@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -16,7 +16,6 @@ from fedgram.softmax.objective import CURVATURE, Anchor, Metric, Objective, Poin
 from fedgram.softmax.quasi_newton import MEMORY, CurvaturePair, QuasiNewton
 from fedgram.softmax.sums import SoftmaxQuery
 
-EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
 FINE = SoftmaxGrid(weights=30, table=14, residuals=24)
 
 
@@ -78,7 +77,6 @@ def problem(gridded):
 # Products
 
 
-@EXAMPLES
 @given(integers(2**52), integers(2**61))
 def test_products_are_those_of_python_rounded_once(left, right):
     exact = sum(int(a) * int(b) for a, b in zip(left.ravel(), right.ravel(), strict=True))
@@ -86,7 +84,6 @@ def test_products_are_those_of_python_rounded_once(left, right):
     assert exact_product(right, left) == float(exact)
 
 
-@EXAMPLES
 @given(integers(2**61), st.randoms(use_true_random=False))
 def test_products_do_not_depend_on_the_order(values, random):
     order = list(range(values.size))

@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from network_support import some_rows, some_theta
 
@@ -57,7 +57,6 @@ def tasks(sizes, *, batch, epochs, strength, drifting, dtype):
     drifting=st.booleans(),
     dtype=st.sampled_from([np.float32, np.float64]),
 )
-@settings(max_examples=80, deadline=None)
 def test_no_bit_depends_on_who_descends_beside(sizes, **options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(descent, "spans", lambda *_: True)

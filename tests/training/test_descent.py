@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from network_support import some_rows, some_theta
 
@@ -112,7 +112,6 @@ def test_which_shapes_are_descended_in_the_span_of_the_samples():
     drifting=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
 def test_both_ways_end_at_the_same_numbers(width, count, batch, epochs, strength, drifting, seed):
     """Strength 5 at rate 0.2 keeps nothing of the parameters from one step to the next."""
     shape = MLP(width=width, hidden=0, classes=4)

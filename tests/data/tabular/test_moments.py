@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.core import codec
@@ -15,8 +15,6 @@ from fedgram.data.tabular.moments import Measured, Moments, measured, sum_measur
 from fedgram.data.tabular.reader import Table
 from fedgram.data.tabular.schema import Schema
 from fedgram.errors import DataError, ExactnessError, MismatchError
-
-EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def schema(**columns):
@@ -52,7 +50,6 @@ def of(cells, indices=None):
     return measured(PLAIN, [table(cells, indices)])
 
 
-@EXAMPLES
 @given(st.lists(st.integers(0, 3), min_size=60, max_size=60), st.integers(0, 2**32), st.data())
 def test_any_split_of_the_rows_gives_the_same_bytes(owner, seed, data):
     cells, owner = rows(), np.array(owner)
@@ -95,7 +92,6 @@ def test_mean_and_deviation_are_those_of_numpy():
     assert not with_moments(PLAIN, of(cells)).pending
 
 
-@EXAMPLES
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=30), st.integers(-1000, 1000))
 def test_known_answers_by_construction(values, low):
     number = NumberColumn(range=(float(low), low + 50.0), step=1.0)

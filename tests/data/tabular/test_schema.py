@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.data.tabular.columns import CategoryColumn, NumberColumn
@@ -12,8 +12,6 @@ from fedgram.data.tabular.draft import draft, draft_for_file, rounded_outwards
 from fedgram.data.tabular.reader import Table, read_tables
 from fedgram.data.tabular.schema import BLANK, Schema
 from fedgram.errors import ConfigError, DataError
-
-EXAMPLES = settings(max_examples=60, deadline=None, derandomize=True)
 
 TOML = """
 # A comment.
@@ -96,7 +94,6 @@ schemas = st.builds(
 )
 
 
-@EXAMPLES
 @given(schemas)
 def test_what_is_written_is_read_again_with_the_same_digest(wanted):
     again = Schema.parsed(wanted.toml())
@@ -289,7 +286,6 @@ def test_classes_are_coded_in_the_agreed_order():
 # Drafts
 
 
-@EXAMPLES
 @given(finite, finite)
 def test_drafted_ranges_hold_what_was_seen_and_not_much_more(a, b):
     low, high = min(a, b), max(a, b)

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.core.samples import Labels, Samples
@@ -46,7 +46,6 @@ def check(value, like=None, among=1):
 CLOSED = [name for name in names() if hasattr(create_method(name), "statistics")]
 
 
-@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_every_honest_contribution_passes(data):
     name = data.draw(st.sampled_from(CLOSED))
@@ -63,7 +62,6 @@ def test_every_honest_contribution_passes(data):
     check(step(client(samples), None), like, among=1000)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     predicted=st.lists(st.integers(0, 2), max_size=6),
     seed=st.integers(0, 9),
@@ -76,7 +74,6 @@ def test_every_honest_score_passes(predicted, seed, auroc):
     check(ScoreSums(tally=tally, valid=tally), ScoreSums(tally=nobody, valid=nobody))
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     values=st.lists(st.floats(-1024, 1024, width=32), min_size=1, max_size=5),
     weight=st.integers(0, 10**5),
