@@ -217,6 +217,54 @@ def test_a_site_is_added_later_without_the_authoritys_key(keyed):
     assert "ca.key: cannot be read" in refused.stderr
 
 
+SITES = """\
+sites = [
+    "north",  # since May
+    "west",   # the pilot
+]  # more in autumn
+"""
+
+
+def test_adding_a_site_keeps_the_comments_of_the_settings(project):
+    text = project.settings.read_text(encoding="utf-8")
+    mine = "# Agreed on 3 May.\n" + text.replace('sites = ["north", "west"]\n', SITES)
+    project.settings.write_text(mine, encoding="utf-8")
+    project.add_site("east")
+    expected = mine.replace("# the pilot\n", '# the pilot\n    "east",\n')
+    assert expected != mine
+    assert project.settings.read_text(encoding="utf-8") == expected
+
+
+@pytest.mark.parametrize("line", ["", "sites = []\n"])
+def test_adding_a_site_does_not_shut_out_others_where_every_site_is_allowed(project, line):
+    text = project.settings.read_text(encoding="utf-8")
+    allowing_all = text.replace('sites = ["north", "west"]\n', line)
+    assert allowing_all != text
+    project.settings.write_text(allowing_all, encoding="utf-8")
+    project.add_site("east")
+    assert project.settings.read_text(encoding="utf-8") == allowing_all
+    assert project.site("east").settings.is_file()
+
+
+def test_a_list_of_sites_of_another_type_is_refused(project):
+    text = project.settings.read_text(encoding="utf-8")
+    project.settings.write_text(text.replace('sites = ["north", "west"]', 'sites = "north"'))
+    with pytest.raises(ConfigError, match=r"federation\.sites = 'north': expected a list"):
+        project.add_site("east")
+    assert not project.site("east").folder.exists()
+
+
+def test_a_site_that_is_added_later_has_the_servers_grid(tmp_path):
+    project = create(tmp_path / "g", sites=["a"], overrides=["grid.bits=16"])
+    assert read_site(project.add_site("b").settings).grid == Grid(bits=16)
+
+
+def test_a_folder_name_with_quotes_is_written_as_valid_toml(tmp_path):
+    project = create(tmp_path / 'a "b" \\c $d', sites=["a"])
+    app = tomllib.loads((project.app / "pyproject.toml").read_text(encoding="utf-8"))
+    assert app["tool"]["flwr"]["app"]["config"] == {"server": str(project.server)}
+
+
 def test_a_site_that_made_its_own_key_keeps_it(project):
     site = project.site("north")
     assert invoke("keys", site.folder).exit_code == 0
@@ -293,18 +341,18 @@ def test_a_folder_with_something_in_it_is_left_alone(project):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ([], "there are no sites"),
+        ([], "no sites are given"),
         (["--site", "a b"], "--site 'a b': use up to 63 letters"),
         (["--site", "Zürich"], "--site 'Zürich'"),
         (["--site", "../up"], "--site '../up'"),
         (["--site", ""], "--site ''"),
         (["--site", "a" * 64], "up to 63"),
         (["--site", "a\n"], "--site 'a\\n'"),
-        (["--site", "north", "--site", "North"], "there is north already"),
+        (["--site", "north", "--site", "North"], "site north exists"),
         (["--demo", "-m", "apfle"], "did you mean 'apfl'?"),
         (["--demo", "-s", "data.client=3"], "did you mean 'clients'?"),
         (["--demo", "-s", "federation.quorums=1"], "did you mean 'quorum'?"),
-        (["--demo", "-s", "federation=1"], "a table is wanted"),
+        (["--demo", "-s", "federation=1"], "expected a table"),
         (["--demo", "--address", "nowhere"], "'nowhere' is not an address"),
         (["--demo", "--address", "a:70000"], "'a:70000' is not an address"),
         (["--demo", "--address", "http://a:80"], "is not an address"),
@@ -326,7 +374,7 @@ def test_a_method_in_a_file_is_refused(tmp_path):
     own.write_text(text[1])
     refused = invoke("init", tmp_path / "new", "--demo", "-m", own)
     assert refused.exit_code == 2
-    assert "sites know methods by name" in refused.stderr
+    assert "only have the methods that come with fedgram" in refused.stderr
     assert not (tmp_path / "new").exists()
 
 

@@ -1,26 +1,19 @@
-"""The folder of a federation: what the server runs, and a folder to hand to each site."""
+"""The folder of a federation: the server's settings, and one folder to send to each site."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
+from string import Template
 from typing import Any
 
-from fedgram.deploy.pages import (
-    APP,
-    CONNECTION_TOML,
-    FEDERATION_TOML,
-    IGNORED,
-    PROGRAM,
-    README,
-    SITE_README,
-    SITE_TOML,
-)
+import tomlkit
+
 from fedgram.deploy.settings import FederationRules
 from fedgram.errors import ConfigError
 from fedgram.experiments import config as configuration
@@ -32,14 +25,13 @@ DEMO_SITES = ("north", "west", "south")
 DEFAULT_ADDRESS = "127.0.0.1:8000"
 CONNECTION = "connection.toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_SITES_LINE = re.compile(r"^sites = \[.*\]$", re.MULTILINE)
-# What a site may want to know of how its own samples are split; the rest deals out one data set.
+# Settings of [data] that apply to a site's own samples; the others partition one data set.
 _SPLIT = ("test_fraction", "valid_fraction", "reserve_valid", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a server is reached.
+    """Host and port of a server.
 
     Examples
     --------
@@ -54,7 +46,7 @@ class Address:
 
     @classmethod
     def read(cls, text: str) -> Address:
-        """Return the address that a text like ``host:port`` gives."""
+        """Parse ``host:port``."""
         host, _, port = text.rpartition(":")
         host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
         good = re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 2**16
@@ -64,7 +56,7 @@ class Address:
 
     @property
     def is_here(self) -> bool:
-        """Whether this machine alone can reach it."""
+        """Whether only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -76,16 +68,16 @@ class Address:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteFolder:
-    """One site's folder: all that the site needs, and where its processes write."""
+    """The folder of one site: its settings, its keys, and the output of its processes."""
 
     folder: Path
 
     @classmethod
     def open(cls, folder: Path) -> SiteFolder:
-        """Return the site of a folder that has a site.toml."""
+        """Return the site of a folder with a site.toml."""
         if not (folder / "site.toml").is_file():
             raise ConfigError(
-                f"{folder}: has no site.toml; give a folder of one site, such as DIR/sites/north"
+                f"{folder}: no site.toml there; give the folder of a site, such as DIR/sites/north"
             )
         return cls(folder=folder.resolve())
 
@@ -111,22 +103,23 @@ class SiteFolder:
 
     @property
     def server(self) -> Address:
-        """Where this site finds the server."""
+        """Address at which this site reaches the server."""
         return Address.read(_text(self.folder / CONNECTION, "address"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """A federation's folder, as the server's machine has it."""
+    """The folder of a federation, on the server's machine."""
 
     folder: Path
 
     @classmethod
     def open(cls, folder: Path) -> Project:
-        """Return the federation that `init` wrote."""
+        """Return the federation of a folder that `create` wrote."""
         if not (folder / "server" / "federation.toml").is_file():
             raise ConfigError(
-                f"{folder}: has no server/federation.toml; make one with 'fedgram federation init'"
+                f"{folder}: no server/federation.toml there; create a federation with 'fedgram "
+                "federation init'"
             )
         return cls(folder=folder.resolve())
 
@@ -139,7 +132,7 @@ class Project:
         return self.folder / "server"
 
     def new_simulation(self) -> Path:
-        """Return a new folder to take the place of the server's: each simulation begins afresh."""
+        """Return a new folder, which a simulation uses in place of the server's."""
         there = [int(path.name) for path in (self.folder / "simulations").glob("[0-9]*")]
         return self.folder / "simulations" / f"{max(there, default=0) + 1:04d}" / "server"
 
@@ -153,7 +146,7 @@ class Project:
 
     @property
     def home(self) -> Path:
-        """Where Flower's programs keep what is theirs."""
+        """Folder for the files of Flower's programs."""
         return self.folder / ".flwr"
 
     @property
@@ -162,40 +155,42 @@ class Project:
 
     @property
     def rules(self) -> Mapping[str, Any]:
-        """What stands under [federation]."""
+        """The table [federation] of the server's settings."""
         found = configuration.read_toml(self.settings).get("federation", {})
         if not isinstance(found, Mapping):
-            raise ConfigError(f"{self.settings}: federation: a table is wanted")
+            raise ConfigError(f"{self.settings}: federation: expected a table")
         return found
 
     @property
     def address(self) -> Address:
-        """Where sites find the server."""
+        """Address at which sites reach the server."""
         return Address.read(_text(self.server / CONNECTION, "address"))
 
     @property
     def sites(self) -> list[SiteFolder]:
-        """The sites that have a folder here."""
+        """The sites with a folder here."""
         found = sorted((self.folder / "sites").glob("*/site.toml"))
         return [SiteFolder(folder=path.parent) for path in found]
 
     def site(self, name: str) -> SiteFolder:
-        """Return the folder of one site, which need not be there."""
+        """Return the folder of one site, which need not exist."""
         return SiteFolder(folder=self.folder / "sites" / name)
 
     def add_site(self, name: str, *, source: str = "features.npz") -> SiteFolder:
-        """Admit one more site: a folder for it, and its name in the server's settings."""
-        there = [site.name for site in self.sites]
-        require_names([*there, name])
-        settings = self.settings.read_text(encoding="utf-8")
-        sites = json.dumps([*self.rules.get("sites", there), name])
-        if not _SITES_LINE.search(settings):
-            raise ConfigError(
-                f"{self.settings}: there is no line 'sites = [...]' under [federation] to add "
-                f"{name!r} to; write one"
-            )
-        _write_site(self.site(name), name, self.address, {"source": source})
-        files.write(self.settings, _SITES_LINE.sub(lambda _: f"sites = {sites}", settings))
+        """Write the folder of a new site and add its name to the server's settings.
+
+        A list ``sites`` that is missing or empty stays so: it allows every site already.
+        """
+        require_names([*(site.name for site in self.sites), name])
+        sites = self.rules.get("sites", [])
+        if not isinstance(sites, list):
+            raise ConfigError(f"{self.settings}: federation.sites = {sites!r}: expected a list")
+        grid = configuration.read_toml(self.settings).get("grid")
+        _write_site(self.site(name), name, self.address, {"source": source}, grid=grid)
+        if sites:
+            settings: Any = tomlkit.parse(self.settings.read_text(encoding="utf-8"))
+            settings["federation"]["sites"].append(name)
+            files.write(self.settings, tomlkit.dumps(settings))
         return self.site(name)
 
 
@@ -214,21 +209,21 @@ def create(
     Parameters
     ----------
     folder
-        Must be new or empty.
+        Folder to write; must be new or empty.
     sites
-        Who takes part.
+        Names of the sites.
     methods, overrides
-        As for `fedgram run`; ``federation.KEY=VALUE`` changes the rules of rounds.
+        As for `fedgram run`; ``federation.KEY=VALUE`` changes the rules of a run.
     source
-        Where a site has its data, seen from its folder.
+        Data of a site, relative to its folder.
     address
-        Where sites reach the server.
+        Address at which sites reach the server.
     demo
-        Deal the embedded digits to the sites.
+        Partition the embedded digits over the sites, in place of their own data.
     """
     require_names(sites)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder}: is there already, and not empty; choose another folder")
+        raise ConfigError(f"{folder}: exists and is not empty; choose another folder")
     settings, rules = _settings(sites, methods, overrides)
     place = address or Address.read(DEFAULT_ADDRESS)
     project = Project(folder=folder.resolve())
@@ -239,41 +234,41 @@ def create(
         _write_site(project.site(name), name, place, data, share=share, grid=settings.get("grid"))
     _write_app(project)
     text = written({**settings, "federation": {**rules, "sites": list(sites)}})
-    connection = CONNECTION_TOML + written({"address": str(place)})
-    files.write(project.server / CONNECTION, connection)
-    files.write(project.folder / ".gitignore", IGNORED)
+    files.write(project.server / CONNECTION, _page("connection.toml", address=place))
+    files.write(project.folder / ".gitignore", _page("gitignore.txt"))
     files.write(project.folder / "README.md", _readme(project, sites, place))
-    files.write(project.settings, FEDERATION_TOML + text)  # last: what is there is complete
+    # Last: a folder with this file is complete.
+    files.write(project.settings, _page("federation.toml", settings=text.rstrip()))
     return project
 
 
 def require_names(names: Sequence[str]) -> None:
-    """Refuse names of sites that cannot be names of folders everywhere, and equal ones."""
+    """Raise ConfigError unless the names are distinct and valid folder names on every system."""
     if not names:
-        raise ConfigError("there are no sites; name them with --site, or use --demo")
+        raise ConfigError("no sites are given; name them with --site, or use --demo")
     seen: dict[str, str] = {}
     for name in names:
         if not _NAME.fullmatch(name):
             raise ConfigError(
-                f"--site {name!r}: use up to 63 letters a-z, digits, '-', '_' and '.', a letter or "
-                "a digit first; it becomes a folder's name at the site"
+                f"--site {name!r}: use up to 63 letters a-z, digits, '-', '_' and '.', with a "
+                "letter or digit first; the name of a site is also the name of its folder"
             )
         if name.lower() in seen:
-            raise ConfigError(f"--site {name}: there is {seen[name.lower()]} already; rename one")
+            raise ConfigError(f"--site {name}: site {seen[name.lower()]} exists; rename one")
         seen[name.lower()] = name
 
 
 def _settings(
     sites: Sequence[str], methods: Sequence[str], overrides: Iterable[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the server runs, and the rules of its rounds, once both are known to be good."""
+    """Return the server's settings and the rules of a run, both validated."""
     given: dict[str, Any] = {}
     for text in overrides:
         configuration.override(given, text)
     changed = given.pop("federation", {})
     if not isinstance(changed, dict):
         raise ConfigError(
-            f"federation = {changed!r}: a table is wanted, such as federation.wait = 60"
+            f"federation = {changed!r}: expected a table, such as federation.wait = 60"
         )
     rules = asdict(build(FederationRules, {"minimum": len(sites), **changed}, "federation"))
     if methods:
@@ -281,9 +276,12 @@ def _settings(
     config = configuration.read(given)
     for name in config.methods:
         if name.endswith(".py"):
-            raise ConfigError(f"method {name}: is a file of yours; sites know methods by name")
+            raise ConfigError(
+                f"method {name}: a federation cannot run a method from a file; sites only have "
+                "the methods that come with fedgram"
+            )
     if "grid" in given:
-        given["grid"] = asdict(config.grid)  # the same at every site, however it was written
+        given["grid"] = asdict(config.grid)  # in full, to be written to every site
     data = {"clients": len(sites), **given.pop("data", {})}
     settings = {"version": configuration.VERSION, "methods": list(config.methods), "data": data}
     return {**settings, **{k: v for k, v in given.items() if k not in settings}}, rules
@@ -292,7 +290,7 @@ def _settings(
 def _text(path: Path, key: str) -> str:
     value = configuration.read_toml(path).get(key)
     if not isinstance(value, str):
-        raise ConfigError(f"{path}: {key} = {value!r}: a text is wanted")
+        raise ConfigError(f"{path}: {key} = {value!r}: expected a string")
     return value
 
 
@@ -312,23 +310,30 @@ def _write_site(
         "grid": grid,
         "accept": {"methods": [], "secure": False, "samples": 1},
     }
-    files.write(site.folder / "README.md", SITE_README.format(name=name, server=server))
-    files.write(site.folder / CONNECTION, CONNECTION_TOML + written({"address": str(server)}))
-    files.write(site.settings, SITE_TOML + written(settings))
+    files.write(site.folder / "README.md", _page("site_readme.md", name=name, server=server))
+    files.write(site.folder / CONNECTION, _page("connection.toml", address=server))
+    files.write(site.settings, _page("site.toml", settings=written(settings).rstrip()))
 
 
 def _write_app(project: Project) -> None:
-    """Write the Flower app: a name for the two programs that fedgram itself has."""
-    server = json.dumps(str(project.server), ensure_ascii=False)
-    about = APP.format(version=version("fedgram"), server=server)
+    """Write the Flower app: a package whose two modules import the apps of fedgram."""
+    server = tomlkit.item(str(project.server)).as_string()
+    about = _page("app.toml", version=version("fedgram"), server=server)
     files.write(project.app / "pyproject.toml", about)
     files.write(project.app / "fedgram_app" / "__init__.py", "")
     for name in ("client", "server"):
-        files.write(project.app / "fedgram_app" / f"{name}.py", PROGRAM.format(name=name))
+        text = _page("app_module.txt", name=name)
+        files.write(project.app / "fedgram_app" / f"{name}.py", text)
 
 
 def _readme(project: Project, sites: Sequence[str], address: Address) -> str:
     starts = "\n".join(f"    fedgram federation site {name}" for name in sites)
-    return README.format(
-        name=project.folder.name, address=address, port=address.port, starts=starts
+    return _page(
+        "readme.md", name=project.folder.name, address=address, port=address.port, starts=starts
     )
+
+
+def _page(file: str, /, **values: object) -> str:
+    """Return the text of a file in ``templates``, with these values in place of their names."""
+    path = resources.files("fedgram.deploy") / "templates" / file
+    return Template(path.read_text(encoding="utf-8")).substitute(values)

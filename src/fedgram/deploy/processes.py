@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 from fedgram.deploy import process_watch
 from fedgram.errors import ConfigError, FederationError
@@ -97,12 +97,7 @@ class Processes:
         self._watch = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with _undisturbed():
             self.stop()
             if self._watch is not None and self._watch.stdin is not None:

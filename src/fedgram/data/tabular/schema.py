@@ -6,8 +6,6 @@ makes the same features of the same row. It holds no rows.
 
 from __future__ import annotations
 
-import json
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -20,6 +18,7 @@ from fedgram.data.tabular.columns import CategoryColumn, NumberColumn, class_cod
 from fedgram.data.tabular.reader import SPLIT, Table, text
 from fedgram.errors import ConfigError
 from fedgram.runtime.settings import build, propose
+from fedgram.runtime.toml import written
 
 VERSION = 1
 BLANK = ("", "NA", "NaN", "nan", "null")
@@ -125,14 +124,8 @@ class Schema:
 
     def toml(self) -> str:
         """Return the schema as the text of a TOML file."""
-        lines = [f"{key} = {_toml(value)}" for key, value in self._plain().items()]
-        for name, column in self.columns.items():
-            lines += ["", f"[columns.{_key(name)}]"]
-            for field in fields(column):
-                value = getattr(column, field.name)
-                if value != field.default:
-                    lines.append(f"{field.name} = {_toml(value)}")
-        return "\n".join(lines) + "\n"
+        columns = {name: _changed(column) for name, column in self.columns.items()}
+        return written(_short({**self._plain(), "columns": columns}))
 
     @classmethod
     def parsed(cls, content: str) -> Schema:
@@ -196,14 +189,17 @@ def _texts(settings: Mapping[str, Any], key: str) -> dict[str, list[str]]:
     return {key: [text(item) for item in value]} if isinstance(value, list) else {}
 
 
-def _toml(value: Any) -> str:
+def _changed(column: Column) -> dict[str, Any]:
+    """Return the settings of a column that differ from their defaults."""
+    values = {field.name: (getattr(column, field.name), field.default) for field in fields(column)}
+    return {name: value for name, (value, default) in values.items() if value != default}
+
+
+def _short(value: Any) -> Any:
+    """Return a value in which 1 stands for 1.0; a schema reads both alike."""
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if isinstance(value, str):
-        # JSON's texts are TOML's, but for one character.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return text(value)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+        return [_short(item) for item in value]
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if whole else value

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from fedgram.errors import ConfigError, DataError
@@ -70,12 +69,7 @@ class Folder:
         self._lock.flush()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             self._lock.close()  # and with it the lock is gone, also if the process is killed
 

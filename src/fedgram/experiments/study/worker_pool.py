@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from fedgram.errors import FedgramError
@@ -68,14 +67,9 @@ class Pool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         for worker in self._workers:
-            worker.end(at_once=error is not None)
+            worker.end(at_once=kind is not None)
         self._workers.clear()
 
     def map(self, jobs: Iterable[Mapping[str, Any]]) -> Iterator[WorkerAnswer]:
