@@ -20,7 +20,11 @@ from fedgram.federation.scoring import Metrics, macro_auroc
 
 CLASSES = 5
 ALL_METRICS = ("-s", "metrics.auroc=true", "-s", "metrics.classes=true")
-FEW_ROUNDS = ("-s", "every.rounds=2", "-s", "every.pilot=1", "-s", "every.blocks=1")
+FEW_ROUNDS = tuple(
+    word
+    for setting in ("rounds=2", "pilot=1", "blocks=1", "width=16", "exchanges=1")
+    for word in ("-s", f"every.{setting}")
+)
 FOUR = ("local", "afl", "fedhip", "apfl")
 
 
@@ -274,7 +278,8 @@ def columns_of(text):
 
 def test_tables_of_all_metrics_and_all_methods_fit_80_columns():
     every = [word for name in names() for word in ("-m", name)]
-    shown = cli("run", *every, *ALL_METRICS, *FEW_ROUNDS, "-s", "data.holdout_clients=2")
+    few = ("-s", "data.clients=6", "-s", "data.holdout_clients=2", "-s", "method.auto.effort=low")
+    shown = cli("run", *every, *ALL_METRICS, *FEW_ROUNDS, *few)
     assert columns_of(shown) <= 80
     for name in names():  # in each of the three tables
         assert len(re.findall(rf"\b{name}\b", shown)) >= 3

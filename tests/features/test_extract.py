@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def test_a_changed_image_is_made_anew(photos, tmp_path):
     assert backbone.seen == extract.PART
 
 
-@pytest.mark.parametrize("kills", [3])
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.faults)])
 def test_a_killed_process_loses_at_most_a_part(photos, tmp_path, kills):
     script = (
         "import sys, time\n"
@@ -120,7 +121,7 @@ def test_a_killed_process_loses_at_most_a_part(photos, tmp_path, kills):
         while child.poll() is None and (
             not parts.is_dir() or len(list(parts.iterdir())) < 4 * kill
         ):
-            pass
+            time.sleep(0.005)
         if child.poll() is None:
             os.kill(child.pid, signal.SIGKILL)
         child.wait()

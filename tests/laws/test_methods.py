@@ -56,7 +56,7 @@ WIDE_BY_DEFAULT = ("afl", "apfl", "pfedacnnl")
 
 
 def short(name, settings=None, *, search=False):
-    """A method with few rounds."""
+    """A method with few rounds and exchanges."""
     return create_method(name, settings or {}).shortened(search=search)
 
 

@@ -33,7 +33,7 @@ from fedgram.ledger import store
 from fedgram.ledger.contribution import Contribution, merged
 from fedgram.ledger.ledger import Ledger
 
-KILLS = 200
+FEW, MANY = 30, 200  # kills; many where faults are asked for
 WIDTH = 200  # a contribution of 80 kB, so that writing takes a moment
 SEED = 20
 
@@ -143,19 +143,29 @@ class Check:
                 assert merged(p.statistics for p in parts) == summed(samples, classes, WIDTH)
 
 
-def test_a_kill_loses_no_acknowledged_operation_and_does_none_by_halves(tmp_path):
-    path, rng, interrupted = tmp_path / "ledger", np.random.default_rng(SEED), 0
-    check = Check(path)
+def killed_over_and_over(path: Path, times: int) -> int:
+    """Kill workers and check the ledger after each; return how many left a journal behind."""
+    rng, interrupted, check = np.random.default_rng(SEED), 0, Check(path)
     with workers(path) as team:
-        for _ in range(KILLS):
+        for _ in range(times):
             kills = rng.choice([1, 2], p=[0.8, 0.2])  # the second may hit the recovery
             for _ in range(kills):
                 team.kill_one(rng)
             interrupted += path.with_name("ledger-journal").exists()
             check(team.done, in_flight=kills)
     check.search()
-    assert max(team.done) > KILLS
-    assert interrupted > KILLS / 20  # or the kills would show nothing
+    assert max(team.done) > times
+    return interrupted
+
+
+def test_a_kill_loses_no_acknowledged_operation_and_does_none_by_halves(tmp_path):
+    killed_over_and_over(tmp_path / "ledger", FEW)
+
+
+@pytest.mark.faults
+def test_many_kills_lose_no_acknowledged_operation_and_do_none_by_halves(tmp_path):
+    interrupted = killed_over_and_over(tmp_path / "ledger", MANY)
+    assert interrupted > MANY / 20  # or the kills would show nothing
 
 
 def test_without_a_journal_the_kills_are_seen_to_do_harm(tmp_path):
@@ -164,7 +174,7 @@ def test_without_a_journal_the_kills_are_seen_to_do_harm(tmp_path):
 
     def work():
         with workers(path, careless=True) as team:
-            for _ in range(KILLS):
+            for _ in range(MANY):  # until the first harm
                 team.kill_one(rng)
                 check(team.done, in_flight=1)
 

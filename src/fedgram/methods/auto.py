@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -102,6 +102,11 @@ class Auto(ClosedForm[Tuned]):
             raise ConfigError(f"judges: expected 0 for all samples, or a number, got {self.judges}")
 
     # What a client does.
+
+    def shortened(self, *, search: bool = True) -> Self:
+        """Return the same with two exchanges at most."""
+        del search
+        return replace(self, exchanges=min(2, self.exchanges))
 
     def leaves_samples_out(self) -> bool:
         return True

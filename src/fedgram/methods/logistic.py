@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -123,6 +123,11 @@ class Logistic(ClosedForm[Tuned]):
                 "more, got 0"
             )
         self._grid()
+
+    def shortened(self, *, search: bool = True) -> Self:
+        """Return the same with two exchanges at most."""
+        del search
+        return replace(self, exchanges=min(2, self.exchanges))
 
     @step
     def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:

@@ -54,7 +54,7 @@ CASES = {
     "logistic, lifted": ("logistic", {"exchanges": 2, "lift": {"width": 40}}),
     "logistic, class prior": ("logistic", {"exchanges": 3, "prior": True}),
     "auto of one round": ("auto", {"exchanges": 0, "effort": "low"}),
-    "auto": ("auto", {"exchanges": 2}),
+    "auto": ("auto", {"exchanges": 1}),
 }
 
 

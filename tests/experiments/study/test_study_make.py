@@ -297,7 +297,9 @@ def undisturbed(gated, tmp_path_factory):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "sent", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.faults)]
+)
 def test_a_killed_table_goes_on_where_it_stopped(tmp_path, gated, undisturbed, sent):
     command, gate = gated
     gate.unlink()
