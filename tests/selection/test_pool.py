@@ -379,7 +379,7 @@ def pooled():
         (2.0, Blend(first=lifted[0], second=plain[1], balance=0.25)),
         (1.5, lifted[1]),
         (3.0, Shifted(model=plain[2], shift=shift)),
-        (0.7, ClassMasked(model=plain[0], present=np.arange(10) < 4)),
+        (0.7, ClassMasked(model=plain[0], allowed=np.arange(10) < 4)),
     ]
     return parts, shift
 

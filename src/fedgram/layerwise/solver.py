@@ -56,7 +56,7 @@ class SolvedNetwork:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         return self.head.classes
 
     def __call__(self, features: Features) -> Floats:

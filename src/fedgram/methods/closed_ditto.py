@@ -52,7 +52,7 @@ class ClosedDitto:
 
     def left_out(self, client: Client, whole: NormalEquations) -> CorrectCounts:
         own = LeaveOneOut.of(client.samples, whole, self.lift, counted="counted" in client.state)
-        refined = own.refined(whole.rows(client.samples, self.lift))
+        refined = own.fit_residual(whole.rows(client.samples, self.lift))
         unit = whole.total.space.unit
         return CorrectCounts.of(
             np.stack(
@@ -77,7 +77,7 @@ class ClosedDitto:
 
 def pulled(head: Linear, client: Client, strength: float) -> Linear:
     """Return argmin_W ``|F W - Y|^2 + strength |W - head|^2`` on a client's samples."""
-    own = head.refined(client.samples, ridge=strength, lift=head.lift)
+    own = head.fit_residual(client.samples, ridge=strength, lift=head.lift)
     return Linear(
         weights=head.weights + own.weights,
         space=head.space,

@@ -55,4 +55,4 @@ class Fed3R:
             return head
         labels = client.samples.labels
         present = np.bincount(labels.codes, minlength=len(labels.classes)) > 0
-        return ClassMasked(model=head, present=present)
+        return ClassMasked(model=head, allowed=present)

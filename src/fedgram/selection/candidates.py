@@ -127,8 +127,8 @@ class Candidates:
         """Yield each model's leave-one-out scores: without the sample, in the shared sum too."""
         own = LeaveOneOut.of(samples, self.whole, self.lift, counted=counted)
         shared, unit = own.shared(), samples.features.space.unit
-        constant = own.refined(np.ones((len(samples), 1)))
-        refined = own.refined(samples.features.values.astype(np.float64))
+        constant = own.fit_residual(np.ones((len(samples), 1)))
+        refined = own.fit_residual(samples.features.values.astype(np.float64))
         reweighed = own.with_extra_weight()
         last: tuple[float, Floats] | None = None
         for setting in self.settings:
@@ -180,7 +180,7 @@ def personal(
         return shared.with_extra_weight(samples, lift, setting["alpha"])
     match setting["family"]:
         case "apfl":
-            own = shared.refined(samples, ridge=setting["refinement_ridge"], lift=Lift())
+            own = shared.fit_residual(samples, ridge=setting["refinement_ridge"], lift=Lift())
             return Blend(first=shared, second=own, balance=setting["balance"])
         case "intercept":
             residual = samples.labels.onehot() - shared(samples.features)

@@ -45,7 +45,7 @@ class HeadWithClassCounts:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         return self.head.classes
 
     def provenance(self) -> str:

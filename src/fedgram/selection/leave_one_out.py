@@ -202,7 +202,7 @@ class LeaveOneOut:
 
         return scores
 
-    def refined(self, rows: Floats) -> Callable[[float], Floats]:
+    def fit_residual(self, rows: Floats) -> Callable[[float], Floats]:
         """Return what a ridge regression on `rows` makes of the shared head's error.
 
         Without sample i the shared head leaves over ``e_j + H_ji e_i / (1 - H_ii)`` at sample j,

@@ -176,13 +176,13 @@ class LogLinear:
 
     @property
     def space(self) -> Space:
-        """The space of the first model."""
+        """The feature space of the first model."""
         space: Space = self.models[0].space
         return space
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         classes: tuple[str, ...] = self.models[0].classes
         return classes
 
