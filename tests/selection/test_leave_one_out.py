@@ -172,7 +172,7 @@ def test_ballots_choose_the_first_of_equals():
     assert (ballot.winner, ballot.samples, ballot.correct.tolist()) == (1, 4, [[1, 2, 2]])
     assert ballot.accuracy.tolist() == [0.25, 0.5, 0.5]
     assert CorrectCounts.zero() + ballot == ballot
-    with pytest.raises(SolveError, match="nobody"):
+    with pytest.raises(SolveError, match="no setting was evaluated"):
         _ = CorrectCounts.zero().winner
 
 
