@@ -54,7 +54,7 @@ def costs(*, quick: bool) -> Iterator[str]:
             # Nobody but a client that leaves samples out needs the total's factor: it counts.
             fresh = NormalEquations(total=shared.total, ridge=100.0) if shared is whole else shared
             mine = LeaveOneOut.of(own, fresh, Lift(), counted=True)
-            refined = mine.refined(own.features.values.astype(np.float64))
+            refined = mine.fit_residual(own.features.values.astype(np.float64))
             for ridge in STRENGTHS[1:6]:
                 second = refined(ridge / unit**2)
                 for balance in BALANCES[::2]:
@@ -68,7 +68,7 @@ def costs(*, quick: bool) -> Iterator[str]:
         f"fedhip, samples left out {told}: {best(heavier, repeats) / once:.1f} personal solves "
         "(goal <= 10)"
     )
-    once = best(lambda: head.refined(own, ridge=300.0, lift=Lift()), repeats)
+    once = best(lambda: head.fit_residual(own, ridge=300.0, lift=Lift()), repeats)
     for name, shared in (("total and its factor", whole), ("head alone", head)):
         ratio = best(streams(shared), repeats) / once
         yield f"apfl, samples left out {told}, {name}: {ratio:.1f} personal solves (goal <= 10)"

@@ -272,7 +272,7 @@ def test_a_data_set_without_rows_is_refused(tmp_path, monkeypatch):
     """As versions of the library give one back that do not refuse it themselves."""
     source = saved(tmp_path / "data", texts(("a", 0)))
     monkeypatch.setattr(datasets, "load_from_disk", lambda _: texts())
-    with pytest.raises(DataError, match="data: holds no rows"):
+    with pytest.raises(DataError, match="data: no rows"):
         read_items(source, Columns(text="text"))
 
 

@@ -165,7 +165,7 @@ def test_a_missing_file_is_named_with_the_remedy(path, monkeypatch):
     with pytest.raises(DataError, match=f"{path.name}.*{DATA_VARIABLE} is not set.*digits"):
         load_dataset(str(path))
     monkeypatch.setenv(DATA_VARIABLE, str(path.parent))
-    with pytest.raises(DataError, match=DATA_VARIABLE):
+    with pytest.raises(DataError, match=f"below .{DATA_VARIABLE}"):
         load_dataset(path.name)
 
 

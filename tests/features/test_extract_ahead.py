@@ -143,7 +143,7 @@ def test_an_image_that_becomes_no_number_is_named(photos, tmp_path):
 
     items = read_items(str(photos))
     poison = find("pixels:4")([extract.decoded(items.entries[22])])[0, 0]
-    with pytest.raises(DataError, match=r"22\.png: watched makes NaN or infinity of it"):
+    with pytest.raises(DataError, match=r"22\.png: the features of watched are NaN or infinite"):
         Extraction(backbone=Failing()).run(items, tmp_path / "f.npz")
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_work_is_refused_before_anything_is_read(photos, tmp_path):
         Extraction(backbone=find("pixels:4"), workers=0)
     with pytest.raises(ConfigError, match="on a grid"):
         Extraction(backbone=find("pixels:4"), grid=Grid(bits="off"))
-    with pytest.raises(ConfigError, match=r"f\.csv: features are written to an \.npz file"):
+    with pytest.raises(ConfigError, match=r"f\.csv: expected a file name that ends in \.npz"):
         Extraction(backbone=find("pixels:4")).run(read_items(str(photos)), tmp_path / "f.csv")
 
 

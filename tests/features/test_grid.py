@@ -189,7 +189,7 @@ def test_stored_codes_do_not_overflow_their_own_type():
 def test_what_is_not_finite_is_refused_with_its_row(bad, bits):
     x = vectors()
     x[17, 3] = x[31, 0] = bad
-    with pytest.raises(DataError, match=r"row 17: .* NaN or infinity; remove or repair"):
+    with pytest.raises(DataError, match=r"row 17: .* NaN or infinite; remove or correct"):
         Grid(bits=bits)(x)
 
 

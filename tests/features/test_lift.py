@@ -228,7 +228,7 @@ def test_lifts_can_be_stacked():
     ("settings", "words"),
     [
         ({"width": -1}, "width -1"),
-        ({"activation": "rely"}, "'rely' is not known; use one of identity, relu"),
+        ({"activation": "rely"}, "'rely' is unknown; use one of identity, relu"),
         ({"seed": -1}, "seed -1"),
         ({"seed": 2**64}, r"0 to 2\^64"),
     ],

@@ -52,7 +52,7 @@ MODELS = st.builds(
     pilot=st.booleans(),
     more=st.dictionaries(st.text("ab", max_size=3), hnp.arrays(np.float32, 2), max_size=2),
 )
-RESTRICTED = st.builds(ClassMasked, model=st.one_of(LINEARS, NETWORKS), present=hnp.arrays(bool, 3))
+RESTRICTED = st.builds(ClassMasked, model=st.one_of(LINEARS, NETWORKS), allowed=hnp.arrays(bool, 3))
 NAMES = st.text(alphabet="abcdefgh$ _", min_size=1, max_size=5)
 NESTED = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), FLOATS, st.text(max_size=8), ARRAYS),

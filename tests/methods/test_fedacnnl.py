@@ -122,9 +122,9 @@ def test_without_a_grid_partitions_agree_up_to_rounding():
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
-        ({"layers": "lenett"}, "is no layer"),
-        ({"layers": "lenet"}, "plain vectors"),
-        ({"image": [8, 8, 3]}, "product is 64"),
+        ({"layers": "lenett"}, "expected .conv 32 5x5"),
+        ({"layers": "lenet"}, "expected images, got vectors"),
+        ({"image": [8, 8, 3]}, "with the product 64"),
         ({"seed": -1}, "seed = -1"),
         ({"layer_ridge": -1.0}, "layer_ridge = -1"),
         ({"cells": -1}, "cells = -1"),

@@ -60,16 +60,16 @@ def test_a_convolution_has_as_many_places_as_patches_fit(conv, height, width):
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("conv 8", "is no layer"),
-        ("conv 0 3x3", "is no layer"),
-        ("conv 8 3x5", "a kernel is square"),
-        ("conv 8 3x3 pad", "is no layer"),
-        ("conv 8 3x3 pad -1", "is no layer"),
-        ("conv 8 3x3 max 2 mean 2", "is no layer"),
+        ("conv 8", "expected .conv 32 5x5"),
+        ("conv 0 3x3", "expected .conv 32 5x5"),
+        ("conv 8 3x5", "expected a square kernel"),
+        ("conv 8 3x3 pad", "expected .conv 32 5x5"),
+        ("conv 8 3x3 pad -1", "expected .conv 32 5x5"),
+        ("conv 8 3x3 max 2 mean 2", "expected .conv 32 5x5"),
         ("conv 8 3x3 rely", "did you mean 'relu'"),
-        ("dense", "is no layer"),
-        ("dense 8 8", "is no activation"),
-        ("lenets", "name one of lenet"),
+        ("dense", "expected .conv 32 5x5"),
+        ("dense 8 8", "unknown activation"),
+        ("lenets", "or one of lenet"),
         ("dense 8, conv 8 3x3", "a convolution above a dense layer"),
     ],
 )
@@ -83,13 +83,13 @@ def test_layers_that_do_not_fit_are_refused_by_name():
         shapes(read("lenet"), MapShape(height=8, width=8, channels=1))
     with pytest.raises(ConfigError, match="'conv 2 3x3 max 9' pools maps of 6x6x2 to nothing"):
         shapes(read("conv 2 3x3 max 9"), MapShape(height=8, width=8, channels=1))
-    with pytest.raises(ConfigError, match="these features are plain vectors"):
+    with pytest.raises(ConfigError, match="expected images, got vectors"):
         shapes(read("conv 2 3x3"), MapShape(channels=64))
 
 
 @pytest.mark.parametrize("image", [(8, 8), (8, 8, 2), (8, -8, -1)])
 def test_an_image_that_is_not_of_the_features_is_refused(image):
-    with pytest.raises(ConfigError, match="whose product is 64"):
+    with pytest.raises(ConfigError, match="with the product 64"):
         maps_of(Space(width=65), image)
 
 

@@ -319,7 +319,7 @@ def test_pixels_that_know_their_shape_need_no_image():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"layers": "conv 3"}, "is no layer"),
+        ({"layers": "conv 3"}, "expected .conv 32 5x5"),
         ({"layers": SMALL, "hidden": 4}, "hidden = 4: use one of them"),
         ({"layers": " "}, "use one of them"),
     ],

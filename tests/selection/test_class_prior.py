@@ -102,7 +102,7 @@ def test_classes_that_are_absent_everywhere_do_no_harm():
     [
         ({"clients": -1}, "at least 0"),
         ({"likelihood": np.full(len(PSEUDO_COUNTS), 2**30)}, "at most 1"),
-        ({"likelihood": np.full(len(PSEUDO_COUNTS), -(2**61))}, "no room"),
+        ({"likelihood": np.full(len(PSEUDO_COUNTS), -(2**61))}, "may overflow"),
     ],
 )
 def test_evidence_that_cannot_be_is_refused(change, message):

@@ -322,8 +322,8 @@ def good():
         ({"weight": -1}, "at least 0"),
         ({"loss": np.array([5, -6])}, "at least 0"),
         ({"correct": np.array([-1, 2])}, "at least 0"),
-        ({"correct": np.array([3, 11])}, "more samples"),
-        ({"loss": np.array([5, 2**62])}, "no room"),
+        ({"correct": np.array([3, 11])}, "expected correct"),
+        ({"loss": np.array([5, 2**62])}, "may overflow"),
     ],
 )
 def test_left_out_sums_that_cannot_be_are_refused(change, message):
@@ -337,11 +337,11 @@ def test_left_out_sums_that_cannot_be_are_refused(change, message):
     [
         ({"weight": -1}, "at least 0"),
         ({"loss": -5}, "at least 0"),
-        ({"correct": 401}, "more samples"),
-        ({"loss": 2**62}, "no room"),
-        ({"slope": np.array([0, 0, 2**62])}, "no room"),
-        ({"curvature": np.full((3, 3), -(2**62))}, "no room"),
-        ({"curvature": np.full((3, 3), np.iinfo(np.int64).min)}, "no room"),
+        ({"correct": 401}, "expected correct"),
+        ({"loss": 2**62}, "may overflow"),
+        ({"slope": np.array([0, 0, 2**62])}, "may overflow"),
+        ({"curvature": np.full((3, 3), -(2**62))}, "may overflow"),
+        ({"curvature": np.full((3, 3), np.iinfo(np.int64).min)}, "may overflow"),
     ],
 )
 def test_pool_sums_that_cannot_be_are_refused(change, message):
@@ -379,7 +379,7 @@ def pooled():
         (2.0, Blend(first=lifted[0], second=plain[1], balance=0.25)),
         (1.5, lifted[1]),
         (3.0, Shifted(model=plain[2], shift=shift)),
-        (0.7, ClassMasked(model=plain[0], present=np.arange(10) < 4)),
+        (0.7, ClassMasked(model=plain[0], allowed=np.arange(10) < 4)),
     ]
     return parts, shift
 

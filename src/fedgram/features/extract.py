@@ -1,9 +1,9 @@
-"""Items through a backbone onto the grid, in parts that survive a kill.
+"""Feature extraction: items through a frozen backbone, quantized and written to a feature file.
 
-Threads read, digest and decode the next parts while the backbone runs on the present one. Each
-part is written whole or not at all, under a name that holds the digest of its items, of the
-backbone and of the grid. A run that is started again makes only what is missing, and the final
-file is the same to the byte.
+Items are processed in parts, so that a killed run can be resumed. Threads read, hash and decode the
+next parts while the backbone runs on the current one. Each part is written atomically; the file
+name contains the digest of the items, the backbone and the grid. A resumed run computes only the
+missing parts, and the final file has the same bytes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from fedgram.features.backbones.registry import Backbone, Staged
 from fedgram.features.feature_file import Known
 from fedgram.features.grid import Grid
 
-PART = 64  # items per part: what a kill can cost, and what a thread holds in memory
+PART = 64  # items per part: the work that a kill loses, and the items in a thread's memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extracted:
-    """What became of the items.
+    """The result of an extraction.
 
     Parameters
     ----------
     skipped
-        The names of those that could not be read.
+        The names of the items that could not be read.
     reused
-        How many rows were taken over from the file that was there before.
+        Number of rows copied from the previous feature file.
     """
 
     skipped: tuple[str, ...]
@@ -50,9 +50,9 @@ class Extracted:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Part:
-    """Some items as a thread hands them over, by their places in the part.
+    """Items that a thread has prepared, by their index in the part.
 
-    Those in `rows` are known already, those in `ready` wait for the backbone, others are broken.
+    `rows` contains known features, `ready` the inputs of the backbone; other items are broken.
     """
 
     start: int
@@ -64,18 +64,18 @@ class _Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Extraction:
-    """How to turn items into a feature file.
+    """The settings of an extraction.
 
     Parameters
     ----------
     backbone
-        What makes the vectors.
+        Computes the feature vectors.
     grid
-        What they are stored on.
+        Quantizes the feature vectors.
     workers
-        Threads that read and decode images while the backbone runs.
+        Number of threads that read and decode images while the backbone runs.
     broken
-        What to do with images that cannot be read: "refuse" or "skip".
+        Images that cannot be read: "refuse" (an error) or "skip".
     """
 
     backbone: Backbone
@@ -92,14 +92,24 @@ class Extraction:
     def run(
         self, items: Items, out: Path, on_progress: Callable[[int, int], None] | None = None
     ) -> Extracted:
-        """Write the feature file; where there is one, make only the rows that it does not hold."""
+        """Write the feature file; rows of an existing file with the same settings are reused.
+
+        Parameters
+        ----------
+        items
+            The items, in the order of the rows.
+        out
+            The feature file, an ``.npz``.
+        on_progress
+            Called with the number of finished items and of all items.
+        """
         if self.backbone.takes != items.kind:
             raise ConfigError(
-                f"backbone {self.backbone.name!r} takes {self.backbone.takes}, but {items.name} "
-                f"holds {items.kind}; choose another backbone"
+                f"backbone {self.backbone.name!r}: expected {self.backbone.takes}, got "
+                f"{items.kind} from {items.name}; choose another backbone"
             )
         if out.suffix != ".npz":
-            raise ConfigError(f"{out}: features are written to an .npz file; end its name so")
+            raise ConfigError(f"{out}: expected a file name that ends in .npz")
         folder = out.with_name(out.name + ".parts")
         paths: list[Path] = []
         digests: list[bytes] = []
@@ -110,12 +120,12 @@ class Extraction:
             reused += len(part.rows)
             if on_progress:
                 on_progress(len(digests), len(items))
-        kept = np.concatenate([codec.load(path)["kept"] for path in paths])
-        if not kept.any():
+        readable = np.concatenate([codec.load(path)["kept"] for path in paths])
+        if not readable.any():
             raise DataError(f"{items.name}: none of the items could be read")
-        self._write(items, out, paths, kept, digests)
+        self._write(items, out, paths, readable, digests)
         shutil.rmtree(folder)
-        skipped = tuple(_called(items, int(i)) for i in np.flatnonzero(~kept))
+        skipped = tuple(_name_of(items, int(i)) for i in np.flatnonzero(~readable))
         return Extracted(skipped=skipped, reused=reused)
 
     def _origin(self) -> dict[str, Array]:
@@ -125,18 +135,18 @@ class Extraction:
         }
 
     def _parts(self, items: Items, folder: Path, known: Known) -> Iterator[_Part]:
-        """Yield the parts in order, each of them saved, with one for each thread on its way."""
-        under_way: deque[Future[_Part]] = deque()
+        """Yield the saved parts in order, while each thread reads one of the next parts."""
+        pending: deque[Future[_Part]] = deque()
         with ThreadPoolExecutor(self.workers) as pool:
             for start in range(0, len(items), PART):
-                under_way.append(pool.submit(self._read, items, folder, known, start))
-                if len(under_way) > self.workers:
-                    yield self._saved(items, under_way.popleft().result())
-            while under_way:
-                yield self._saved(items, under_way.popleft().result())
+                pending.append(pool.submit(self._read, items, folder, known, start))
+                if len(pending) > self.workers:
+                    yield self._saved(items, pending.popleft().result())
+            while pending:
+                yield self._saved(items, pending.popleft().result())
 
     def _read(self, items: Items, folder: Path, known: Known, start: int) -> _Part:
-        """Read each item once; decode it if its row is neither in a part nor known."""
+        """Read each item once; decode an item if its row is neither in a part nor known."""
         entries = [items.entries[i] for i in range(start, min(start + PART, len(items)))]
         contents = [self._content(entry) for entry in entries]
         digests = [hashlib.sha256(data).digest() for data in contents]
@@ -160,9 +170,9 @@ class Extraction:
             return content(entry)
         except OSError as error:
             if self.broken == "skip":
-                return b""  # which is no image either
+                return b""  # not an image, so skipped when it is decoded
             raise DataError(
-                f"{entry}: cannot be read ({error.strerror}); repair it, or use --skip-broken"
+                f"{entry}: cannot be read ({error.strerror}); replace it, or use --skip-broken"
             ) from error
 
     def _prepared(self, entry: Any, data: bytes) -> Any:
@@ -182,10 +192,10 @@ class Extraction:
 
     def _made(self, items: Items, part: _Part) -> dict[str, Array]:
         rows = {**part.rows, **self._embedded(items, part)}
-        kept = np.array([place in rows for place in range(len(part.digests))])
+        readable = np.array([place in rows for place in range(len(part.digests))])
         if not rows:
-            return {"kept": kept}
-        return {"kept": kept, "x": np.stack([rows[place] for place in sorted(rows)])}
+            return {"kept": readable}
+        return {"kept": readable, "x": np.stack([rows[place] for place in sorted(rows)])}
 
     def _embedded(self, items: Items, part: _Part) -> dict[int, Array]:
         if not part.ready:
@@ -197,35 +207,35 @@ class Extraction:
         except RowError as error:
             index = part.start + list(part.ready)[error.row]
             raise DataError(
-                f"{_called(items, index)}: {backbone.name} makes NaN or infinity of it; "
-                "repair it, or remove it"
+                f"{_name_of(items, index)}: the features of {backbone.name} are NaN or infinite; "
+                "correct or remove the item"
             ) from error
         return dict(zip(part.ready, values, strict=True))
 
     def _write(
-        self, items: Items, out: Path, paths: list[Path], kept: Array, digests: list[bytes]
+        self, items: Items, out: Path, paths: list[Path], readable: Array, digests: list[bytes]
     ) -> None:
-        others = {"y": items.y[kept], "classes": np.array(items.classes), **self._origin()}
+        others = {"y": items.y[readable], "classes": np.array(items.classes), **self._origin()}
         for name in ("client", "domain", "split"):
             column = getattr(items, name)
             if column is not None:
-                others[name] = np.asarray(column)[kept]
+                others[name] = np.asarray(column)[readable]
         all_digests = np.frombuffer(b"".join(digests), np.uint8).reshape(len(digests), -1)
-        others["digest"] = all_digests[kept]
+        others["digest"] = all_digests[readable]
         blocks = (part["x"] for part in map(codec.load, paths) if "x" in part)
-        feature_file.write(out, blocks, int(kept.sum()), others)
+        feature_file.write(out, blocks, int(readable.sum()), others)
 
 
-def _called(items: Items, index: int) -> str:
+def _name_of(items: Items, index: int) -> str:
     entry = items.entries[index]
-    known = isinstance(entry, Path | Encoded)
-    return str(entry) if known else f"{items.name}: item {index}"
+    named = isinstance(entry, Path | Encoded)
+    return str(entry) if named else f"{items.name}: item {index}"
 
 
 def decoded(entry: Any, data: bytes | None = None) -> Array:
     """Return an image as a uint8 array of height by width by three colors.
 
-    Of a file that is read already, `data` is what it holds.
+    `data` contains the bytes of a file that was read before.
     """
     if not isinstance(entry, Path | Encoded):
         array = np.asarray(entry)
@@ -239,9 +249,9 @@ def decoded(entry: Any, data: bytes | None = None) -> Array:
         held = entry.read_bytes() if data is None else data
         with Image.open(io.BytesIO(held)) as image:
             return np.asarray(image.convert("RGB"))
-    except Exception as error:  # damage shows in many ways, deep inside the decoders
-        # Pillow would name the place in memory.
-        reason = "of no known kind" if isinstance(error, UnidentifiedImageError) else error
+    except Exception as error:  # decoders raise many types for damaged images
+        # Pillow's own text contains a memory address.
+        reason = "unknown format" if isinstance(error, UnidentifiedImageError) else error
         raise DataError(
-            f"{entry}: cannot be read as an image ({reason}); repair it, or use --skip-broken"
+            f"{entry}: cannot be read as an image ({reason}); replace it, or use --skip-broken"
         ) from error

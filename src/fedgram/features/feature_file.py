@@ -1,4 +1,4 @@
-"""The file of features: written part by part, and read back for the rows it already holds."""
+"""Feature files (.npz): written block by block, and read again to reuse rows by digest."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Known:
-    """Rows of a feature file by the digests of the items they were made from."""
+    """Rows of an existing feature file by the digests of their items."""
 
     x: Array = field(default_factory=lambda: np.empty((0, 0)))
     places: Mapping[bytes, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, path: Path, origin: Mapping[str, Array]) -> Known:
-        """Read the file at this path; nothing is known where there is none of this origin."""
+        """Read the file at this path; no rows if it is missing or was made with another origin."""
         try:
             arrays = read_arrays(str(path)) if path.is_file() else {}
-        except DataError:  # what cannot be read is about to be replaced
+        except DataError:  # a damaged file is replaced
             return cls()
         if not {"x", "digest", *origin} <= arrays.keys():
             return cls()
@@ -41,13 +41,25 @@ class Known:
         return cls(x=x, places={digest.tobytes(): place for place, digest in enumerate(digests)})
 
     def row(self, digest: bytes) -> Array | None:
-        """Return the row of the item of this digest, None where it is not known."""
+        """Return the row of the item with this digest; None if unknown."""
         place = self.places.get(digest)
         return None if place is None else self.x[place]
 
 
 def write(path: Path, blocks: Iterable[Array], rows: int, others: Mapping[str, Array]) -> None:
-    """Write an .npz in one step, `x` block by block: memory does not grow with the rows."""
+    """Write an ``.npz`` atomically, `x` block by block: memory does not grow with the rows.
+
+    Parameters
+    ----------
+    path
+        The file.
+    blocks
+        The blocks of rows of ``x``.
+    rows
+        Number of rows in all blocks.
+    others
+        The other arrays by name.
+    """
     part = path.with_name(path.name + ".part")
     try:
         with zipfile.ZipFile(part, "w") as archive:

@@ -1,7 +1,7 @@
-"""The public integer grid that features live on.
+"""Quantization of features: a public integer grid.
 
-Each sample is scaled to unit root-mean-square, which needs no other sample and no other client, and
-rounded to a grid of fixed step. Everything that is summed afterwards is an integer.
+Each sample is scaled to a root mean square (RMS) of one, which needs no other sample and no other
+client, and rounded to a grid with a fixed step. So all later sums are sums of integers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from fedgram.core.samples import Array, Features, Floats, Space
 from fedgram.errors import ConfigError, DataError, RowError
 
-# Fewer levels want a tighter clip (in units of the sample's RMS), at the price of its tails.
+# With fewer levels a smaller clip (in units of the sample's RMS) is better, at the cost of tails.
 DEFAULT_CLIP = {2: 1.0, 3: 1.75, 4: 3.0, 5: 3.5, 6: 5.0, 7: 5.5, 8: 6.0}
 WIDEST_DEFAULT_CLIP = 8.0  # 9 bits and more
-_ENTRIES_AT_A_TIME = 2**18  # of the float64 copy of the input: 2 MB, so that it stays in cache
-_RMS_BITS = 15  # entries are rounded to this many bits and a sign before they are squared
+_ENTRIES_AT_A_TIME = 2**18  # of the float64 copy of the input: 2 MB fit in the cache
+_RMS_BITS = 15  # entries are rounded to this number of bits and a sign before they are squared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +29,10 @@ class Grid:
     Parameters
     ----------
     bits
-        Width of a stored feature, 2 to 16; ``"off"`` keeps the scaled features as float64, and
-        with them the ordinary rounding of sums.
+        Bits of a stored feature, 2 to 16. ``"off"`` keeps the scaled features as float64: then
+        sums have rounding errors.
     clip
-        Largest magnitude kept, in units of the sample's RMS; None takes the default for `bits`.
+        Clipping threshold in units of the sample's RMS; None selects the default for `bits`.
 
     Examples
     --------
@@ -51,27 +51,27 @@ class Grid:
         if self.bits != "off" and not (isinstance(self.bits, int) and 2 <= self.bits <= 16):
             raise ConfigError(f"grid.bits = {self.bits!r}: use 2 to 16, or 'off'")
         if self.clip is not None and not (self.clip > 0 and math.isfinite(self.clip)):
-            raise ConfigError(f"grid.clip = {self.clip}: use a number > 0, or leave it out")
+            raise ConfigError(f"grid.clip = {self.clip}: use a number > 0, or remove the setting")
 
     @property
     def bound(self) -> int:
-        """The largest integer on the grid; 0 when it is off."""
+        """The largest integer on the grid; 0 without a grid."""
         return 0 if self.bits == "off" else 2 ** (self.bits - 1) - 1
 
     @property
     def reach(self) -> float:
-        """The clip in use, in units of the sample's RMS."""
+        """The clipping threshold, in units of the sample's RMS."""
         if self.clip is not None:
             return float(self.clip)
         return DEFAULT_CLIP.get(self.bits, WIDEST_DEFAULT_CLIP)  # type: ignore[arg-type]
 
     @property
     def step(self) -> float:
-        """The real value of one step of the grid; 1 when it is off."""
+        """The real value of one step of the grid; 1 without a grid."""
         return self.reach / self.bound if self.bound else 1.0
 
     def space(self, width: int, backbone: str = "") -> Space:
-        """Return the space of gridded vectors of `width` input features, constant included."""
+        """Return the feature space of quantized vectors of `width` inputs, plus the constant."""
         source = f"{width} features" + (f" of {backbone}" if backbone else "")
         constant = bias(self.step, self.bound)
         detail = f"{self.bits} bits, clip {self.reach:g}" if self.bound else "off"
@@ -87,7 +87,7 @@ class Grid:
 
     @classmethod
     def of(cls, space: Space) -> Grid:
-        """Return the grid behind a space, to put further vectors of the same backbone on it."""
+        """Return the grid of a feature space, to quantize more vectors of the same backbone."""
         if not space.exact:
             return cls(bits="off")
         return cls(bits=space.bound.bit_length() + 1, clip=space.clip)
@@ -100,9 +100,19 @@ class Grid:
         offset: Array | float | None = None,
         backbone: str = "",
     ) -> Features:
-        """Return rows `x` on the grid; where codes are stored, the value is x * scale + offset."""
+        """Return quantized rows, with the constant appended.
+
+        Parameters
+        ----------
+        x
+            Samples by features.
+        scale, offset
+            If given, the real features are ``x * scale + offset``.
+        backbone
+            Name of the backbone, for the feature space.
+        """
         if x.ndim != 2:
-            raise DataError(f"features must be samples by features, not of shape {x.shape}")
+            raise DataError(f"features: expected samples by features, got shape {x.shape}")
         space = self.space(x.shape[1], backbone)
         rows = np.empty((len(x), space.width), self._dtype)
         rows[:, -1] = bias(self.step, self.bound)
@@ -114,16 +124,16 @@ class Grid:
         return Features(rows, space)
 
     def stored(self, x: Array, *, backbone: str = "") -> Features:
-        """Return rows that already lie on this grid, with the constant appended."""
+        """Return rows that are already integers of this grid, with the constant appended."""
         space = self.space(x.shape[1], backbone)
         constant = np.full((len(x), 1), bias(self.step, self.bound), x.dtype)
         return Features(np.hstack([x, constant]), space)
 
     def levels(self, x: Floats) -> Array:
-        """Return the integers nearest to values whose scale is public already, cut at the clip.
+        """Return the clipped integers nearest to values on a public scale.
 
-        No constant is appended. Whoever made the values names their scale in the backbone, so
-        that they do not add up with samples of unit RMS.
+        No constant is appended. The caller must put the scale into the backbone name, so that the
+        features do not add to features of unit RMS.
         """
         if not self.bound:
             raise ConfigError("features are stored on a grid: use grid.bits from 2 to 16")
@@ -145,15 +155,15 @@ class Grid:
 
 
 def bias(step: float, bound: int) -> int:
-    """Return the constant feature: the integer nearest to one RMS (at least 1)."""
+    """Return the constant feature: the integer nearest to a real value of 1, at least 1."""
     return max(1, round(1 / step)) if bound else 1
 
 
 def _scaled_with_rms(real: Floats) -> tuple[Floats, Floats]:
-    """Scale each row by a power of two and return it with its RMS, alike on every IEEE machine.
+    """Return each row times a power of two, with its RMS: equal bits on every IEEE machine.
 
-    The power of two brings the largest entry just below 2^15 (exact); the squares are summed as
-    integers (exact); one division and one square root remain, which IEEE rounds in one way only.
+    The power of two makes the largest entry just smaller than 2^15 (exact). The squares are summed
+    as integers (exact). Then one division and one square root, which IEEE 754 defines to the bit.
     """
     _, exponent = np.frexp(np.abs(real).max(axis=1, initial=0.0))
     shift = _RMS_BITS - exponent
@@ -170,7 +180,7 @@ def _real(
     x: Array, scale: Array | float | None, offset: Array | float | None, start: int
 ) -> Floats:
     real: Floats = x.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is refused below
+    with np.errstate(over="ignore", invalid="ignore"):  # NaN and infinity raise an error below
         if scale is not None:
             real *= np.asarray(scale, np.float64)
         if offset is not None:
@@ -178,6 +188,6 @@ def _real(
     bad = ~np.isfinite(real).all(axis=1)
     if bad.any():
         row = start + int(np.flatnonzero(bad)[0])
-        cause = "the features hold NaN or infinity; remove or repair them"
-        raise RowError(f"row {row}: {cause}", row=row)
+        problem = "the features are NaN or infinite; remove or correct them"
+        raise RowError(f"row {row}: {problem}", row=row)
     return real

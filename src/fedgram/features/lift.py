@@ -1,8 +1,8 @@
-"""Random projection and activation, in exact integers.
+"""Lift: random features (random projection and activation) in exact integers.
 
-A lift multiplies by a matrix of +1 and -1 drawn from a counter-based generator with a public seed,
-then looks each integer up in a table of the activation, rounded back to the grid. Every site that
-knows the few numbers of a lift makes the very same features.
+A lift multiplies by a matrix of +1 and -1 from a counter-based generator with a public seed. Then
+it looks up each integer in a table of the activation, rounded to the grid. So all sites with the
+same settings compute the same features, to the bit.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _ENTRIES_AT_A_TIME = 2**22  # bounds the wide intermediate arrays
 @register("Lift/1")
 @dataclass(frozen=True, kw_only=True)
 class Lift:
-    """A public random projection followed by an activation; width 0 leaves features as they are.
+    """A public random projection followed by an activation; the identity with width 0.
 
-    The projected value is divided by the square root of the number of inputs, so that it is again
-    of about unit size, clipped at the grid's clip, activated and rounded to the same grid. A
-    constant feature is appended.
+    The projected value is divided by the square root of the number of inputs, to be of about unit
+    size. Then it is clipped at the grid's clip, activated and rounded to the same grid. A constant
+    feature is appended.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Lift:
             raise ConfigError(f"a lift of width {self.width}: use a width > 0, or 0 for no lift")
         if self.activation not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
-            raise ConfigError(f"activation {self.activation!r} is not known; use one of {known}")
+            raise ConfigError(f"activation {self.activation!r} is unknown; use one of {known}")
         if not 0 <= self.seed < 2**64:
             raise ConfigError(f"lift seed {self.seed}: use a number from 0 to 2^64 - 1")
 
@@ -88,7 +88,7 @@ class Lift:
         return lifted
 
     def space(self, inputs: Space) -> Space:
-        """Return the space of what this lift makes of features in the space `inputs`."""
+        """Return the feature space of lifted features, for features in the space `inputs`."""
         if not self.width:
             return inputs
         detail = f"width {self.width}, {self.activation}, seed {self.seed}"
@@ -102,7 +102,7 @@ class Lift:
         inputs, space = features.space, self.space(features.space)
         memory.require(
             len(features) * space.width * features.values.itemsize
-            + 14 * inputs.width * self.width  # the signs, and their float64 copy at most
+            + 14 * inputs.width * self.width  # the signs, with a float64 copy
             + 28 * min(_ENTRIES_AT_A_TIME, len(features) * self.width),
             f"a lift of {len(features)} samples to {self.width} features",
             "use a smaller width",
@@ -124,7 +124,7 @@ class Lift:
         def activate(values: Array, signs: Array) -> Array:
             projected = exact_matmul(values, signs, inputs.bound)
             projected += middle
-            return table.take(projected.astype(np.int64), mode="clip")  # the ends are the clip
+            return table.take(projected.astype(np.int64), mode="clip")  # the table ends at the clip
 
         return activate
 
@@ -139,7 +139,7 @@ class Lift:
 
 @functools.lru_cache(maxsize=16)
 def _table(activation: Callable[[Floats], Floats], unit: float, bound: int, width: int) -> Array:
-    """Return the activation of every projected integer up to the clip, on the grid."""
+    """Return the activation of every projected integer up to the clip, rounded to the grid."""
     factor = unit / np.sqrt(width)
     reach = int(bound * np.sqrt(width))
     projected: Integers = np.arange(-reach, reach + 1)
@@ -152,7 +152,17 @@ def _table(activation: Callable[[Floats], Floats], unit: float, bound: int, widt
 
 @functools.lru_cache(maxsize=4)
 def signs_of(inputs: int, width: int, seed: int) -> Array:
-    """Return the public matrix of +1 and -1, (inputs, width), from Philox's raw stream."""
+    """Return the public matrix of +1 and -1, (inputs, width), from the raw Philox stream.
+
+    Parameters
+    ----------
+    inputs
+        Number of features.
+    width
+        Number of lifted features.
+    seed
+        Public seed.
+    """
     generator = np.random.Philox(key=seed)
     words: Array = generator.random_raw(-(-inputs * width // 64))
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=inputs * width)

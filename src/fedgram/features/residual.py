@@ -1,8 +1,8 @@
-"""Residual blocks on frozen features, in exact integers.
+"""Residual blocks on frozen features (DeepAFL), in exact integers.
 
-A block adds to features a solved mix of random features of them. What was solved is rounded to a
-public grid of integers before it is used, so what comes out is integers again, and the sums of the
-next depth are exact too.
+A block adds to the features a solved linear map of their random features. The solved matrices are
+rounded to integers of a public grid. So the output features are integers, and the sums of the next
+depth are exact too.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from fedgram.core.samples import Array, Features, Floats, Space
 from fedgram.features.lift import Lift
 from fedgram.runtime.threads import single_threaded_blas
 
-SOLVED_BITS = 12  # of a solved matrix, sign included
-STREAM_BITS = 12  # of the features that pass through blocks: one block adds less than an 8-bit step
+SOLVED_BITS = 12  # bits of an entry of a solved matrix, sign included
+STREAM_BITS = 12  # bits of a feature between blocks: a block adds less than one step of 8 bits
 _ENTRIES_AT_A_TIME = 2**21  # bounds the wide intermediate arrays
 
 
 @codec.register("Block/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Block:
-    """Features plus a mix of random features of them; the constant stays as it is.
+    """One residual block: ``f + lift(f) down up``; the constant stays unchanged.
 
-    The mix is the product of two solved matrices, ``down up``, through as many numbers as there
-    are classes. It is evaluated in integers and rounded once, to the grid of the features.
+    The linear map is the product of two solved matrices, of rank at most the number of classes. It
+    is evaluated in integers and rounded once, to the grid of the features.
 
     Parameters
     ----------
     lift
-        Makes the random features.
+        Computes the random features.
     down, up
-        Integers: random features (and their constant) by classes, classes by features.
+        Integers: random features (with their constant) by classes, classes by features.
     places
-        Binary places of the product of the two.
+        Number of binary places of the product ``down up``.
 
     Examples
     --------
@@ -57,7 +57,15 @@ class Block:
 
     @classmethod
     def of(cls, lift: Lift, down: Floats, up: Floats) -> Block:
-        """Return a block whose solved matrices are rounded to the public grid."""
+        """Return a block with the solved matrices, rounded to the public grid.
+
+        Parameters
+        ----------
+        lift
+            Computes the random features.
+        down, up
+            The solved matrices, in real units.
+        """
         (down_steps, down_places), (up_steps, up_places) = rounded(down), rounded(up)
         return cls(lift=lift, down=down_steps, up=up_steps, places=down_places + up_places)
 
@@ -78,12 +86,12 @@ class Block:
         return Features(values, space)
 
     def space(self, inputs: Space) -> Space:
-        """Return the space of what this block makes of features in the space `inputs`."""
+        """Return the feature space after this block, for features in the space `inputs`."""
         step = f"block({self.lift.width} wide, {codec.digest(self)[:16]})"
         return replace(inputs, steps=(*inputs.steps, step))
 
     def _mixed(self, lifted: Features) -> Floats:
-        """Return the mix in stored units, before it is rounded."""
+        """Return ``lifted down up`` in stored units, before rounding."""
         bound = lifted.space.bound
         if bound:
             down, up = _longest(self.down), _longest(self.up)
@@ -100,16 +108,16 @@ class Block:
 @codec.register("Residual/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Residual:
-    """Frozen features, lifted, and passed through residual blocks.
+    """A lift and a sequence of residual blocks, applied to frozen features.
 
     Parameters
     ----------
     inputs
-        The space of the features that go in.
+        The feature space of the inputs.
     lift
-        Applied first; width 0 for none.
+        Applied first; width 0 for no lift.
     blocks
-        Applied one after another.
+        Applied one after the other.
 
     Examples
     --------
@@ -124,31 +132,32 @@ class Residual:
     blocks: tuple[Block, ...] = field(default=())
 
     def __call__(self, features: Features) -> Features:
-        """Return the deep features; kept where `features` have room for it.
+        """Return the deep features, from the cache of `features` if there is one.
 
-        Only those of the greatest depth are kept, from which the next depth is one block away.
+        The cache contains the deepest features only: the next depth needs one more block.
         """
-        memo = features.cache
-        if memo is None:
+        cache = features.cache
+        if cache is None:
             return self.apply_from(features)
-        if self.space not in memo:
-            known = [memo[space] for space in self._spaces if space in memo]
-            memo[self.space] = replace(self.apply_from(features, *known[-1:]), cache={})
+        if self.space not in cache:
+            known = [cache[space] for space in self._spaces if space in cache]
+            cache[self.space] = replace(self.apply_from(features, *known[-1:]), cache={})
             for shallow in known:
-                memo.pop(shallow.space, None)
-        return memo[self.space]
+                cache.pop(shallow.space, None)
+        return cache[self.space]
 
-    def apply_from(self, features: Features, kept: Features | None = None) -> Features:
-        """Return the deep features; those `kept` from a lesser depth are gone on from."""
+    def apply_from(self, features: Features, shallow: Features | None = None) -> Features:
+        """Return the deep features, computed from `shallow` ones of a lesser depth if given."""
         spaces = self._spaces
-        done = spaces.index(kept.space) if kept is not None and kept.space in spaces else None
-        deep = kept if kept is not None and done is not None else self.lift(_finer(features))
+        known = shallow is not None and shallow.space in spaces
+        done = spaces.index(shallow.space) if shallow is not None and known else None
+        deep = shallow if shallow is not None and known else self.lift(_finer(features))
         for block in self.blocks[done or 0 :]:
             deep = block(deep)
         return deep
 
     def deeper(self, block: Block) -> Residual:
-        """Return the same with one more block."""
+        """Return a copy with one more block."""
         return replace(self, blocks=(*self.blocks, block))
 
     @property
@@ -158,7 +167,7 @@ class Residual:
 
     @cached_property
     def _spaces(self) -> list[Space]:
-        """The spaces at every depth, from none on."""
+        """The feature space at every depth, from depth 0."""
         spaces = [self.lift.space(_finer_space(self.inputs))]
         for block in self.blocks:
             spaces.append(block.space(spaces[-1]))
@@ -166,7 +175,7 @@ class Residual:
 
 
 def concat(features: Features, lift: Lift) -> Features:
-    """Return features and random features of them, side by side.
+    """Return features and their random features, concatenated.
 
     Examples
     --------
@@ -179,7 +188,7 @@ def concat(features: Features, lift: Lift) -> Features:
 
 
 def concat_space(inputs: Space, lift: Lift) -> Space:
-    """Return the space of features with random features of them."""
+    """Return the feature space of `concat`."""
     lifted = lift.space(inputs)
     return replace(
         lifted, width=inputs.width + lifted.width, steps=(*lifted.steps, "beside its inputs")
@@ -187,9 +196,9 @@ def concat_space(inputs: Space, lift: Lift) -> Space:
 
 
 def rounded(matrix: Floats) -> tuple[Array, int]:
-    """Return a solved matrix as integers of a public grid, and their binary places.
+    """Return a solved matrix as integers of a public grid, and the number of binary places.
 
-    The step is the power of two with which the largest entry just fits.
+    The step is the smallest power of two with which the largest entry fits.
 
     Examples
     --------
@@ -209,7 +218,7 @@ def _longest(matrix: Array) -> int:
 
 
 def _finer(features: Features) -> Features:
-    """Return features with binary places to spare for small changes."""
+    """Return the features on a finer grid, so that small changes are not rounded away."""
     values, spare = features.values, _spare(features.space)
     if spare:
         values = values.astype(np.int16) * np.int16(2**spare)
@@ -219,7 +228,7 @@ def _finer(features: Features) -> Features:
 def _finer_space(space: Space) -> Space:
     spare = _spare(space)
     if not spare:
-        # Nothing is known of the backbone's vectors here: a total does not tell its lift.
+        # inputs=0: the lift cannot be checked from a total in this space.
         return replace(space, inputs=0)
     return replace(
         space,

@@ -1,8 +1,8 @@
-"""Rows of a table on the grid: each column at its public scale.
+"""Quantized features of table rows: each column on its public scale.
 
-A table mixes units, so a row's RMS would be that of its largest column. Columns are standardized
-first. What is left of the differences in size between rows is evened out in part (`anchor`): a row
-whose RMS were made exactly one would lose what a lone column has to say but its sign.
+The columns of a table have different units, so the RMS of a row would depend on its largest column
+only. Columns are standardized first. Then rows are scaled partially to a common size (`anchor`):
+with an RMS of exactly one, a row of a single column would keep only its sign.
 """
 
 from __future__ import annotations
@@ -19,17 +19,29 @@ from fedgram.data.tabular.reader import Table
 from fedgram.data.tabular.schema import Schema
 from fedgram.features.grid import Grid
 
-_SQUARE_BITS = 15  # of values that are squared: their sum is one of integers, the same everywhere
+_SQUARE_BITS = 15  # binary places of values before they are squared: the sum is one of integers
 
 
 def dataset(schema: Schema, tables: Iterable[Table], columns: Columns, grid: Grid) -> Dataset:
-    """Return the features of a table with what is known of its rows."""
-    parts, name = [], ""
+    """Return the features, classes and metadata of a table.
+
+    Parameters
+    ----------
+    schema
+        The public schema.
+    tables
+        The rows, in chunks.
+    columns
+        The columns of client and domain names.
+    grid
+        Quantizes the features.
+    """
+    chunks, name = [], ""
     for table in tables:
         name = table.name
-        of_rows = (table.names(columns.client), table.names(columns.domain), table.split())
-        parts.append((rows(schema, table, grid), schema.codes(table), *of_rows))
-    x, y, client, domain, split = map(_joined, zip(*parts, strict=True))
+        metadata = (table.names(columns.client), table.names(columns.domain), table.split())
+        chunks.append((rows(schema, table, grid), schema.codes(table), *metadata))
+    x, y, client, domain, split = map(_concatenated, zip(*chunks, strict=True))
     return Dataset(
         x=x,
         y=y,
@@ -43,18 +55,37 @@ def dataset(schema: Schema, tables: Iterable[Table], columns: Columns, grid: Gri
     )
 
 
-def _joined(parts: Sequence[Array | None]) -> Any:
-    return None if parts[0] is None else np.concatenate([p for p in parts if p is not None])
+def _concatenated(chunks: Sequence[Array | None]) -> Any:
+    return None if chunks[0] is None else np.concatenate([c for c in chunks if c is not None])
 
 
 def vectors(schema: Schema, tables: Iterable[Table], grid: Grid) -> Vectors:
-    """Return the features of rows whose class is not known."""
+    """Return the features of rows without classes.
+
+    Parameters
+    ----------
+    schema
+        The public schema.
+    tables
+        The rows, in chunks.
+    grid
+        Quantizes the features.
+    """
     x = np.concatenate([rows(schema, table, grid) for table in tables])
     return Vectors(x=x, backbone=schema.backbone, grid=(int(grid.bits), grid.reach))
 
 
 def rows(schema: Schema, table: Table, grid: Grid) -> Array:
-    """Return the rows of a table on the grid, without the constant.
+    """Return the quantized rows of a table, without the constant.
+
+    Parameters
+    ----------
+    schema
+        The public schema.
+    table
+        The rows.
+    grid
+        Quantizes the features.
 
     Examples
     --------
@@ -66,18 +97,18 @@ def rows(schema: Schema, table: Table, grid: Grid) -> Array:
     """
     read = schema.read(table)
     standard = np.hstack([column.encoded(read[name]) for name, column in schema.columns.items()])
-    return grid.levels(_evened(np.clip(standard, -grid.reach, grid.reach), schema.anchor))
+    return grid.levels(_rescaled(np.clip(standard, -grid.reach, grid.reach), schema.anchor))
 
 
-def _evened(standard: Floats, anchor: float) -> Floats:
-    """Divide each row by its size, in which a public size of one has a part.
+def _rescaled(standard: Floats, anchor: float) -> Floats:
+    """Divide each row by ``sqrt((mean square + anchor^2) / (1 + anchor^2))``.
 
-    The sum of squares is one of integers, and what remains are operations that IEEE rounds in one
-    way only, so every machine makes the same of a row.
+    The squares are summed as integers, and IEEE 754 defines the other operations to the bit. So
+    every machine computes the same rows.
     """
     whole = np.rint(np.ldexp(standard, _SQUARE_BITS)).astype(np.int64)
     squares = np.einsum("ij,ij->i", whole, whole) / standard.shape[1]
     mean_square = np.ldexp(squares, -2 * _SQUARE_BITS)
     size = np.sqrt((mean_square + anchor**2) / (1 + anchor**2))
-    evened: Floats = standard / np.where(size > 0, size, 1.0)[:, None]
-    return evened
+    rescaled: Floats = standard / np.where(size > 0, size, 1.0)[:, None]
+    return rescaled

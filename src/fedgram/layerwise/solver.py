@@ -59,7 +59,7 @@ class SolvedNetwork(Shared):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         return self.head.classes
 
     def __call__(self, features: Features) -> Floats:

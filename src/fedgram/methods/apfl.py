@@ -71,7 +71,7 @@ class APFL(ClosedForm[Linear | Tuned]):
         samples = client.samples
         own = LeaveOneOut.of(samples, shared, self.primary, counted=client.in_total)
         features = self.refinement(samples.features)
-        refined = own.refined(features.values.astype(np.float64))
+        refined = own.fit_residual(features.values.astype(np.float64))
         hits = []
         for ridge in self._ridges:
             second = refined(ridge / features.space.unit**2)
@@ -95,7 +95,9 @@ class APFL(ClosedForm[Linear | Tuned]):
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head, setting = unwrap(shared, refinement_ridge=self.refinement_ridge, balance=self.balance)
-        own = head.refined(client.samples, ridge=setting["refinement_ridge"], lift=self.refinement)
+        own = head.fit_residual(
+            client.samples, ridge=setting["refinement_ridge"], lift=self.refinement
+        )
         return Blend(first=head, second=own, balance=setting["balance"])  # eq. 14
 
     @property

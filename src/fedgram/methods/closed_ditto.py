@@ -54,7 +54,7 @@ class ClosedDitto(ClosedForm[Linear | Tuned]):
     @step
     def left_out(self, client: Client, whole: NormalEquations) -> CorrectCounts:
         own = LeaveOneOut.of(client.samples, whole, self.lift, counted=client.in_total)
-        refined = own.refined(whole.rows(client.samples, self.lift))
+        refined = own.fit_residual(whole.rows(client.samples, self.lift))
         unit = whole.total.space.unit
         return CorrectCounts.of(
             np.stack(
@@ -79,7 +79,7 @@ class ClosedDitto(ClosedForm[Linear | Tuned]):
 
 def pulled(head: Linear, client: Client, strength: float) -> Linear:
     """Return argmin_W ``|F W - Y|^2 + strength |W - head|^2`` on a client's samples."""
-    own = head.refined(client.samples, ridge=strength, lift=head.lift)
+    own = head.fit_residual(client.samples, ridge=strength, lift=head.lift)
     return Linear(
         weights=head.weights + own.weights,
         space=head.space,

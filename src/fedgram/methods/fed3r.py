@@ -52,4 +52,4 @@ class Fed3R(ClosedForm[Linear]):
             return head
         labels = client.samples.labels
         present = np.bincount(labels.codes, minlength=len(labels.classes)) > 0
-        return ClassMasked(model=head, present=present)
+        return ClassMasked(model=head, allowed=present)

@@ -111,7 +111,7 @@ class FedPCL(GradientMethod):
             weights = matmul(projection, prototypes.T.astype(projection.dtype), 1.0)
         linear = replace(model.mlp, hidden=0)
         network = replace(model.network, theta=weights.reshape(-1), shape=linear)
-        return ClassMasked(model=network, present=self._sets(model, known.weight)[:, 0] > 0)
+        return ClassMasked(model=network, allowed=self._sets(model, known.weight)[:, 0] > 0)
 
     def _start_of(self, client: Client, model: RoundModel) -> Array:
         """Return the client's projection, at first the public start."""

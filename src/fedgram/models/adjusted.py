@@ -14,7 +14,7 @@ from fedgram.models.linear import Classifier, Linear
 @codec.register("Blend/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Blend:
-    """A first model plus a weighted second one: scores = first + balance * second.
+    """The sum of two models: scores = first + balance * second (APFL).
 
     Examples
     --------
@@ -34,56 +34,56 @@ class Blend:
 
     @property
     def space(self) -> Space:
-        """The space of the first model."""
+        """The feature space of the first model."""
         return self.first.space
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         return self.first.classes
 
     def __call__(self, features: Features) -> Floats:
         return self.first(features) + self.balance * self.second(features)
 
 
-@codec.register("Restricted/1")
+@codec.register("Restricted/1", fields={"allowed": "present"})
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClassMasked:
-    """A model that never chooses an absent class: all others score higher.
+    """A model whose predictions are restricted to the allowed classes: they get higher scores.
 
     Examples
     --------
     >>> rows = Features(np.ones((1, 1)), Space(width=1))
     >>> model = Linear(weights=np.array([[1.0, 3.0]]), space=rows.space, classes=("a", "b"))
-    >>> ClassMasked(model=model, present=np.array([True, False]))(rows)
+    >>> ClassMasked(model=model, allowed=np.array([True, False]))(rows)
     array([[1., 0.]])
     """
 
     model: Classifier
-    present: Array
+    allowed: Array
 
     @property
     def space(self) -> Space:
-        """The space of the model."""
+        """The feature space of the model."""
         return self.model.space
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         return self.model.classes
 
     def __call__(self, features: Features) -> Floats:
         scores = self.model(features)
-        if self.present.any():
-            least = scores[:, self.present].min(axis=1, keepdims=True) - 1
-            scores[:, ~self.present] = np.minimum(scores[:, ~self.present], least)
+        if self.allowed.any():
+            least = scores[:, self.allowed].min(axis=1, keepdims=True) - 1
+            scores[:, ~self.allowed] = np.minimum(scores[:, ~self.allowed], least)
         return scores
 
 
 @codec.register("Shifted/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shifted:
-    """A model whose scores are shifted, each class by its own amount.
+    """A model with a constant added to the scores of each class, such as a log class prior.
 
     Examples
     --------
@@ -98,12 +98,12 @@ class Shifted:
 
     @property
     def space(self) -> Space:
-        """The space of the model."""
+        """The feature space of the model."""
         return self.model.space
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         return self.model.classes
 
     def __call__(self, features: Features) -> Floats:

@@ -1,8 +1,8 @@
-"""A network in words: its layers, the presets, and the shapes that come out of them.
+"""Network architectures as text: convolutional and dense layers, presets and output shapes.
 
-A network is one line of text, such as ``conv 32 5x5 pad 2 max 2, dense 64``: the hidden layers, one
-after the other. The head, one score for each class, is not part of it. Whoever solves or trains a
-network reads the same description.
+A network is one line of text, such as ``conv 32 5x5 pad 2 max 2, dense 64``: the hidden layers in
+order. The linear head, one score for each class, is not part of the text. Closed-form and gradient
+methods use the same description.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ PRESETS = {
 
 @dataclass(frozen=True, kw_only=True)
 class MapShape:
-    """The shape of what goes from layer to layer: maps of an image, or a plain vector.
+    """The shape of the input or output of a layer: feature maps, or a vector.
 
-    Entries are stored row by row, all channels of a place together. A vector is one place whose
-    channels are its entries.
+    Entries are stored row by row, all channels of a position together. A vector has one position
+    whose channels are its entries.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class MapShape:
 
     @property
     def places(self) -> int:
-        """Number of places, each with all channels."""
+        """Number of positions: height times width."""
         return self.height * self.width
 
     def __str__(self) -> str:
@@ -69,12 +69,12 @@ class Conv:
     kernel
         Side of a filter, in pixels.
     stride
-        Pixels from one patch to the next.
+        Distance between neighboring patches, in pixels.
     padding
-        Pixels of zeros around the maps.
+        Zeros around the maps, in pixels.
     pool
-        Side of the squares that are pooled into one; 1 for none. What is left over at the lower
-        and right edges is dropped.
+        Side of the pooled squares; 1 without pooling. Incomplete squares at the lower and right
+        edges are dropped.
     pooling
         max or mean.
     activation
@@ -102,7 +102,7 @@ class Conv:
         return maps.channels * self.kernel**2
 
     def filtered(self, maps: MapShape) -> MapShape:
-        """Return the shape of what the filters make of `maps`, before pooling."""
+        """Return the output shape of the filters for inputs `maps`, before pooling."""
         height, width = (
             (side + 2 * self.padding - self.kernel) // self.stride + 1
             for side in (maps.height, maps.width)
@@ -112,7 +112,7 @@ class Conv:
         return MapShape(height=height, width=width, channels=self.channels)
 
     def after(self, maps: MapShape) -> MapShape:
-        """Return the shape of what the layer makes of `maps`."""
+        """Return the output shape of the layer for inputs `maps`."""
         out = self.filtered(maps)
         height, width = out.height // self.pool, out.width // self.pool
         if min(height, width) < 1:
@@ -133,7 +133,7 @@ class Conv:
 
 @dataclass(frozen=True, kw_only=True)
 class Dense:
-    """A layer that sees all entries at once, with an activation.
+    """A fully connected layer with an activation.
 
     Examples
     --------
@@ -148,12 +148,12 @@ class Dense:
         """Return the number of inputs of one filter."""
         return maps.size
 
-    def filtered(self, maps: MapShape) -> MapShape:  # noqa: ARG002 - as of a convolution
-        """Return the shape of what the filters make of `maps`."""
+    def filtered(self, maps: MapShape) -> MapShape:  # noqa: ARG002 - same signature as Conv
+        """Return the output shape of the filters for inputs `maps`."""
         return MapShape(channels=self.channels)
 
     def after(self, maps: MapShape) -> MapShape:
-        """Return the shape of what the layer makes of `maps`."""
+        """Return the output shape of the layer for inputs `maps`."""
         return self.filtered(maps)
 
     def __str__(self) -> str:
@@ -165,11 +165,11 @@ Layer = Conv | Dense
 
 
 def read(text: str) -> tuple[Layer, ...]:
-    """Return the layers of a network described by a preset's name or in words.
+    """Return the layers of a network, from the name of a preset or a description.
 
-    Layers are set apart by commas. A layer is ``conv CHANNELS KxK`` followed by any of
+    Layers are separated by commas. A layer is ``conv CHANNELS KxK`` followed by any of
     ``stride N``, ``pad N``, ``max N`` or ``mean N`` and an activation; or ``dense CHANNELS`` and an
-    activation. Without one it is relu. An empty text is a network without hidden layers.
+    activation. The default activation is relu. An empty text is a network without hidden layers.
 
     Examples
     --------
@@ -180,8 +180,8 @@ def read(text: str) -> tuple[Layer, ...]:
     >>> read("convolution 8 3x3")
     Traceback (most recent call last):
     ...
-    fedgram.errors.ConfigError: layers: 'convolution 8 3x3' is no layer; write it as
-    'conv 32 5x5 pad 2 max 2' or 'dense 64', or name one of lenet, acnnl5, mlp
+    fedgram.errors.ConfigError: layers: expected 'conv 32 5x5 pad 2 max 2', 'dense 64' or one of
+    lenet, acnnl5, mlp, got 'convolution 8 3x3'
     """
     words = PRESETS.get(text.strip(), text)
     layers = tuple(_layer(part.split(), part.strip()) for part in words.split(",") if part.strip())
@@ -192,7 +192,7 @@ def read(text: str) -> tuple[Layer, ...]:
 
 
 def shapes(layers: Sequence[Layer], maps: MapShape) -> list[MapShape]:
-    """Return the shape that goes into each layer, and last the one that goes into the head.
+    """Return the input shape of each layer, and of the head as the last entry.
 
     Examples
     --------
@@ -208,18 +208,18 @@ def shapes(layers: Sequence[Layer], maps: MapShape) -> list[MapShape]:
     for layer in layers:
         if isinstance(layer, Conv) and found[-1].places == 1 and layer.kernel > 1:
             raise ConfigError(
-                f"layer '{layer}' needs images, and these features are plain vectors: use dense "
-                "layers, or say what shape the images have"
+                f"layer '{layer}': expected images, got vectors; use dense layers, or set the "
+                "shape of the images (image)"
             )
         found.append(layer.after(found[-1]))
     return found
 
 
 def maps_of(space: Space, image: Sequence[int] = ()) -> MapShape:
-    """Return the shape of features as a network sees them: without the constant.
+    """Return the input shape of a network for features of a space, without the constant.
 
-    They are maps where `image` (height, width, channels) says so, or where the space knows that
-    they are pixels; else a plain vector.
+    The shape is `image` (height, width, channels) if given, or that of the space if its features
+    are pixels, or that of a vector.
 
     Examples
     --------
@@ -236,8 +236,8 @@ def maps_of(space: Space, image: Sequence[int] = ()) -> MapShape:
         return MapShape(channels=width)
     if len(known) != 3 or min(known) < 1 or math.prod(known) != width:
         raise ConfigError(
-            f"image = {list(known)}: height, width and channels are wanted whose product is "
-            f"{width}, the number of features"
+            f"image = {list(known)}: expected height, width and channels with the product {width}, "
+            "the number of features"
         )
     return MapShape(height=known[0], width=known[1], channels=known[2])
 
@@ -252,8 +252,8 @@ def _layer(words: list[str], text: str) -> Layer:
     except (IndexError, ValueError):
         pass
     raise ConfigError(
-        f"layers: '{text}' is no layer; write it as 'conv 32 5x5 pad 2 max 2' or 'dense 64', or "
-        f"name one of {', '.join(PRESETS)}"
+        "layers: expected 'conv 32 5x5 pad 2 max 2', 'dense 64' or one of "
+        f"{', '.join(PRESETS)}, got '{text}'"
     )
 
 
@@ -261,7 +261,7 @@ def _conv(words: list[str], text: str) -> Conv:
     channels = _positive(words.pop(0))
     sides = {_positive(side) for side in words.pop(0).split("x")}
     if len(sides) != 1:
-        raise ConfigError(f"layers: '{text}': a kernel is square, such as 5x5")
+        raise ConfigError(f"layers: '{text}': expected a square kernel, such as 5x5")
     given: dict[str, int] = {}
     while words and words[0] in ("stride", "pad", *get_args(Pooling)):
         name = words.pop(0)
@@ -293,5 +293,5 @@ def _activation(words: list[str]) -> str:
         return "relu"
     (name,) = words
     if name not in ACTIVATIONS:
-        raise ConfigError(f"layers: {name!r} is no activation; {propose(name, ACTIVATIONS)}")
+        raise ConfigError(f"layers: unknown activation {name!r}; {propose(name, ACTIVATIONS)}")
     return name

@@ -1,4 +1,4 @@
-"""Models: functions from features to one score per class, which can be saved and digested."""
+"""Linear heads and the protocols of models: functions from features to one score per class."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _ROWS_AT_A_TIME = 8192  # bounds the float64 copy of the features
 
 
 class Predictor(Protocol):
-    """What a client ends up with: scores per class from (unlifted) features."""
+    """A model: scores per class from (unlifted) features."""
 
     def __call__(self, features: Features) -> Floats:
-        """Return one row of scores per sample; the largest wins."""
+        """Return one row of scores per sample; the class with the largest score is predicted."""
 
 
 class Classifier(Predictor, Protocol):
-    """A predictor that knows its features and its classes."""
+    """A predictor with a feature space and a class list."""
 
     @property
     def space(self) -> Space:
-        """The space of the features, after the lift."""
+        """The feature space, after the lift."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
 
 
 def predict(predictor: Predictor, features: Features) -> Integers:
-    """Return the winning class code of each sample; ties go to the first class."""
-    winners: Integers = predictor(features).argmax(axis=1)
-    return winners
+    """Return the predicted class code of each sample; of equal scores the first class."""
+    codes: Integers = predictor(features).argmax(axis=1)
+    return codes
 
 
 def lifted(samples: Samples, lift: Lift) -> tuple[Features, Labels]:
-    """Return lifted features with their labels, unless their Gram matrix would not fit."""
+    """Return lifted features and labels; raise an error if the Gram matrix would not fit memory."""
     if lift.width:
         require_gram(lift.width + 1, len(samples.labels.classes))
     return lift(samples.features), samples.labels
@@ -65,13 +65,13 @@ class Linear(Shared):
     weights
         Features by classes.
     space
-        The space the head was solved in, after the lift.
+        The feature space, after the lift.
     classes
-        Names of the columns.
+        The class list, in the order of the columns.
     lift
         Applied to features before the weights.
     origin
-        Digest of the total it was solved from and of the ridge; empty where nothing was summed.
+        Digest of the total and the ridge that the head was solved from; empty without a total.
 
     Examples
     --------
@@ -92,7 +92,17 @@ class Linear(Shared):
 
     @classmethod
     def of(cls, total: Statistics, *, ridge: Ridge, lift: Lift | None = None) -> Linear:
-        """Solve a total; the head remembers the digest of what it was solved from."""
+        """Return the ridge regression of a total, with the digest of the total as `origin`.
+
+        Parameters
+        ----------
+        total
+            The summed statistics.
+        ridge
+            Weight of the squared norm, or "auto".
+        lift
+            The lift that the statistics were made with.
+        """
         lift = lift or Lift()
         require_lift(total.space, lift)
         ridge = resolved(ridge, total)
@@ -108,7 +118,19 @@ class Linear(Shared):
     def fitted(
         cls, samples: Samples, targets: Floats, *, ridge: float, lift: Lift | None = None
     ) -> Linear:
-        """Fit `targets` on samples at hand: in the dual form where they are few."""
+        """Return the ridge regression of `targets` on samples, in the primal or the dual form.
+
+        Parameters
+        ----------
+        samples
+            The samples.
+        targets
+            Samples by classes.
+        ridge
+            Weight of the squared norm.
+        lift
+            Applied to the features first.
+        """
         require_ridge(ridge)
         lift = lift or Lift()
         features = lift(samples.features)
@@ -122,7 +144,7 @@ class Linear(Shared):
         )
 
     def normalized(self) -> Linear:
-        """Return the head with columns of one length; the last feature's entry does not count."""
+        """Return the head with columns of norm one (Fed3R); the norm excludes the constant."""
         norms = np.linalg.norm(self.weights[:-1], axis=0)
         return replace(
             self,
@@ -130,8 +152,18 @@ class Linear(Shared):
             origin=codec.digest({"of": self.origin, "normalized": True}),
         )
 
-    def refined(self, samples: Samples, *, ridge: float, lift: Lift) -> Linear:
-        """Fit what this head leaves over at samples at hand."""
+    def fit_residual(self, samples: Samples, *, ridge: float, lift: Lift) -> Linear:
+        """Return the ridge regression of this head's residual on samples.
+
+        Parameters
+        ----------
+        samples
+            The samples.
+        ridge
+            Weight of the squared norm.
+        lift
+            Applied to the features of the residual fit.
+        """
         residual = samples.labels.onehot() - self(samples.features)
         return Linear.fitted(samples, residual, ridge=ridge, lift=lift)
 
@@ -151,12 +183,12 @@ class Linear(Shared):
         return self
 
     def provenance(self) -> str:
-        """Digest of what the head was solved from, where that is known; else of the head."""
+        """Digest of the total and the ridge if known, otherwise of the head."""
         return self.origin or codec.digest(self)
 
 
 def require_space(wanted: Space, found: Space) -> None:
-    """Refuse features that a model was not made for."""
+    """Raise MismatchError if the features are not in the space of the model."""
     if found != wanted:
         raise MismatchError(
             f"this model was made for other features: {wanted.difference(found)}; use the same "
@@ -165,11 +197,11 @@ def require_space(wanted: Space, found: Space) -> None:
 
 
 def require_lift(space: Space, lift: Lift) -> None:
-    """Refuse a total that was not made with this lift."""
+    """Raise MismatchError if a total was not made with this lift."""
     if space.inputs:
         wanted = lift.space(Grid.of(space).space(space.inputs, space.backbone))
         if wanted != space:
             raise MismatchError(
                 f"the total was made with other settings: {space.difference(wanted)}; use the "
-                "same ones"
+                "same settings"
             )

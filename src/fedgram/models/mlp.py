@@ -1,8 +1,7 @@
-"""Small networks on frozen features, as one flat vector of parameters.
+"""Multilayer perceptrons on frozen features, trained with cross-entropy, for gradient methods.
 
-Closed-form methods need none of this. It is here for the methods they are compared with: a linear
-head or one hidden layer, and cross-entropy. Parameters are one vector, so that pulling, mixing,
-masking and averaging are vector operations whatever the layers.
+The model is a linear head with at most one hidden layer. All parameters are one flat vector, so
+that proximal terms, mixing, masking and averaging are vector operations.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from fedgram.features.lift import Lift
 from fedgram.runtime import flops
 from fedgram.runtime.threads import single_threaded_blas
 
-_ORDINARY = (1e-20, 1e30)  # sums of exponentials of which none that matters has been lost
+_ORDINARY = (1e-20, 1e30)  # sums of exponentials without harmful overflow or underflow
 _ROWS_AT_A_TIME = 8192  # bounds the float copy of the features
-_kept = ArrayCache(most=2**30)
+_float_rows = ArrayCache(most=2**30)
 
 
 class Architecture(Protocol):
-    """The layers of a network over one flat vector of parameters, the head's at its end."""
+    """The layers of a network over one flat vector of parameters, those of the head last."""
 
     @property
     def hidden(self) -> int:
-        """Width of what is trained below the head; 0 where nothing is."""
+        """Width of the last hidden layer; 0 without hidden layers."""
 
     @property
     def base(self) -> int:
@@ -43,10 +42,10 @@ class Architecture(Protocol):
         """Number of parameters."""
 
     def layers(self, theta: Array) -> list[Array]:
-        """Return views of the layers, the head last: what it sees and a constant by classes."""
+        """Return views of the layers; the last is the head (inputs and a constant by classes)."""
 
     def start(self, dtype: Any, seed: int = 0) -> Array:
-        """Return the public start."""
+        """Return the initial parameters, which are public."""
 
     def logits(self, theta: Array, rows: TrainingRows) -> Array:
         """Return one row of scores per sample."""
@@ -54,15 +53,29 @@ class Architecture(Protocol):
     def backward(
         self, theta: Array, rows: TrainingRows, *, into: Array, scale: float, keep: float = 0.0
     ) -> None:
-        """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself."""
+        """Set ``into`` to ``keep * into + scale * gradient`` of the mean cross-entropy at `theta`.
+
+        Parameters
+        ----------
+        theta
+            All parameters.
+        rows
+            The samples.
+        into
+            The vector to change; may be `theta` itself.
+        scale
+            Factor of the gradient.
+        keep
+            Factor of the previous content of `into`.
+        """
 
 
 @codec.register("Shape/1")
 @dataclass(frozen=True, kw_only=True)
 class MLP:
-    """The layers of a network: features, perhaps a hidden layer (ReLU), classes.
+    """The layers of a multilayer perceptron: features, at most one hidden layer (ReLU), classes.
 
-    The features bring their constant along; a constant is appended to the hidden layer.
+    The features contain a constant; a constant is appended to the hidden layer too.
 
     Examples
     --------
@@ -82,7 +95,7 @@ class MLP:
 
     @property
     def depth(self) -> int:
-        """Width of the representation that the head sees."""
+        """Width of the input of the head."""
         return self.hidden + 1 if self.hidden else self.width
 
     @property
@@ -91,12 +104,12 @@ class MLP:
         return self.base + self.depth * self.classes
 
     def layers(self, theta: Array) -> list[Array]:
-        """Return views of the layers: the hidden one, where there is one, and the head."""
+        """Return views of the layers: the hidden layer, if there is one, and the head."""
         head = theta[self.base :].reshape(self.depth, self.classes)
         return [theta[: self.base].reshape(self.width, self.hidden), head][not self.hidden :]
 
     def start(self, dtype: Any, seed: int = 0) -> Array:
-        """Return the public start: a random hidden layer, and a head of zeros."""
+        """Return the initial parameters: a random hidden layer, and a head of zeros."""
         theta = np.zeros(self.size, dtype)
         if self.hidden:
             rng = np.random.Generator(np.random.Philox(seed))
@@ -104,9 +117,9 @@ class MLP:
         return theta
 
     def represent(self, theta: Array, rows: TrainingRows) -> Array:
-        """Return what the head sees of each row: the hidden layer and a constant, or the features.
+        """Return the input of the head: the hidden layer and a constant, or the features.
 
-        Features are left in stored integers; multiply by the unit.
+        Features stay in stored integers; the caller must multiply by the unit.
         """
         if not self.hidden:
             return rows.values
@@ -124,9 +137,20 @@ class MLP:
     def backward(
         self, theta: Array, rows: TrainingRows, *, into: Array, scale: float, keep: float = 0.0
     ) -> None:
-        """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself.
+        """Set ``into`` to ``keep * into + scale * gradient`` of the mean cross-entropy at `theta`.
 
-        The gradient is that of the mean cross-entropy of the rows at `theta`.
+        Parameters
+        ----------
+        theta
+            All parameters.
+        rows
+            The samples.
+        into
+            The vector to change; may be `theta` itself.
+        scale
+            Factor of the gradient.
+        keep
+            Factor of the previous content of `into`.
         """
         inside = self.represent(theta, rows)
         unit = 1.0 if self.hidden else rows.unit
@@ -134,7 +158,7 @@ class MLP:
         residual = cross_entropy_grad(matmul(inside, head, unit), rows.codes)
         layers = self.layers(into)
         if self.hidden:
-            below = matmul(residual, head[:-1].T, 1.0)  # before the head may change
+            below = matmul(residual, head[:-1].T, 1.0)  # before the head changes, if into is theta
             below *= inside[:, :-1] > 0
             _outer(rows.values, below, layers[0], scale * rows.unit, keep)
         _outer(inside, residual, layers[-1], scale * unit, keep)
@@ -142,9 +166,18 @@ class MLP:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingRows:
-    """A client's samples ready for descent: stored integers as floats, codes, and the unit.
+    """A client's samples for gradient descent: stored integers as floats, codes, and the unit.
 
-    ``origin`` is what the client holds them as, and the lift: None where they are a part of that.
+    Parameters
+    ----------
+    values
+        Samples by (lifted) features.
+    codes
+        Class codes.
+    unit
+        The real value of the stored number 1.
+    origin
+        The client's features and the lift; None for a subset of the client's rows.
     """
 
     values: Array
@@ -154,10 +187,20 @@ class TrainingRows:
 
     @classmethod
     def of(cls, samples: Samples, lift: Lift, dtype: Any) -> TrainingRows:
-        """Lift the samples and make them floats, once for all rounds."""
+        """Return the lifted samples as floats; the array is cached for all rounds.
+
+        Parameters
+        ----------
+        samples
+            The client's samples.
+        lift
+            Applied to the features.
+        dtype
+            Float type of the rows.
+        """
         features = samples.features
         return cls(
-            values=_kept(
+            values=_float_rows(
                 features, (lift, np.dtype(dtype)), lambda: lift(features).values.astype(dtype)
             ),
             codes=samples.labels.codes,
@@ -169,43 +212,63 @@ class TrainingRows:
         return len(self.codes)
 
     def take(self, indices: Array) -> TrainingRows:
-        """Return some of them."""
+        """Return some of the rows."""
         return TrainingRows(values=self.values[indices], codes=self.codes[indices], unit=self.unit)
 
-    def orders(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Integers]:
-        """Yield the order in which each epoch meets them: random, unless one batch holds all."""
-        whole = len(self.parts(size)) < 2
+    def epoch_orders(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Integers]:
+        """Yield the order of the rows in each epoch: random, unless one batch contains all rows.
+
+        Parameters
+        ----------
+        size
+            Rows per mini-batch; 0 for all.
+        epochs
+            Number of epochs.
+        rng
+            Draws the orders.
+        """
+        one_batch = len(self.batch_slices(size)) < 2
         for _ in range(epochs):
-            yield np.arange(len(self)) if whole else rng.permutation(len(self))
+            yield np.arange(len(self)) if one_batch else rng.permutation(len(self))
 
-    def parts(self, size: int) -> list[slice]:
-        """Return which places of an order are mini-batches; the last may be smaller.
+    def batch_slices(self, size: int) -> list[slice]:
+        """Return the slices of an epoch's order that are mini-batches; the last may be smaller.
 
-        Size 0 means all samples at once.
+        With size 0 there is one batch of all samples.
         """
         size = size or max(1, len(self))
         return [slice(start, start + size) for start in range(0, len(self), size)]
 
     def batches(self, size: int, epochs: int, rng: np.random.Generator) -> Iterator[TrainingRows]:
-        """Yield shuffled mini-batches, epoch after epoch."""
-        parts = self.parts(size)
-        for order in self.orders(size, epochs, rng):
-            for part in parts:
-                yield self if len(parts) == 1 else self.take(order[part])
+        """Yield shuffled mini-batches, epoch after epoch.
+
+        Parameters
+        ----------
+        size
+            Rows per mini-batch; 0 for all.
+        epochs
+            Number of epochs.
+        rng
+            Draws the orders.
+        """
+        slices = self.batch_slices(size)
+        for order in self.epoch_orders(size, epochs, rng):
+            for batch in slices:
+                yield self if len(slices) == 1 else self.take(order[batch])
 
 
 @contextlib.contextmanager
 def ignore_overflow() -> Iterator[None]:
-    """Run the body with a fixed number of BLAS threads, and let it diverge in silence.
+    """Run the body with a fixed number of BLAS threads and without overflow warnings.
 
-    Whoever averages the result says that it has diverged, and what to do.
+    `Weighted.mean` raises the error if training has diverged.
     """
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
         yield
 
 
 def softmax(scores: Array) -> Array:
-    """Turn scores into probabilities.
+    """Return the softmax of each row of scores.
 
     Examples
     --------
@@ -220,7 +283,7 @@ def softmax(scores: Array) -> Array:
 
 
 def _exponentials(scores: Array) -> tuple[Array, Array]:
-    """Return multiples of probabilities and their sums; rows that overflow are done again."""
+    """Return exp(scores) and row sums; rows that overflow or underflow are shifted first."""
     powers = np.exp(scores)
     sums = np.add.reduce(powers, axis=1, keepdims=True)
     least, most = _ORDINARY
@@ -228,37 +291,66 @@ def _exponentials(scores: Array) -> tuple[Array, Array]:
         least <= np.minimum.reduce(sums, axis=None, initial=1.0)
         and np.maximum.reduce(sums, axis=None, initial=1.0) <= most
     ):
-        strange = np.flatnonzero(~((least <= sums) & (sums <= most)))
-        again = scores[strange]
-        powers[strange] = np.exp(again - again.max(axis=1, keepdims=True))
-        sums[strange] = np.add.reduce(powers[strange], axis=1, keepdims=True)
+        extreme = np.flatnonzero(~((least <= sums) & (sums <= most)))
+        again = scores[extreme]
+        powers[extreme] = np.exp(again - again.max(axis=1, keepdims=True))
+        sums[extreme] = np.add.reduce(powers[extreme], axis=1, keepdims=True)
     return powers, sums
 
 
 def cross_entropy_grad(scores: Array, codes: Integers, share: float | Array | None = None) -> Array:
-    """Return the gradient of the cross-entropy of the scores, each sample's times its share.
+    """Return the gradient of the weighted cross-entropy with respect to the scores.
 
-    Shares are one number or a column, those of a mean by default. For use within `ignore_overflow`,
-    where exponentials may overflow at first.
+    For use within `ignore_overflow`, because exponentials may overflow.
+
+    Parameters
+    ----------
+    scores
+        Samples by classes.
+    codes
+        Class codes.
+    share
+        Weight of each sample: one number or a column; by default 1 / samples, as in a mean.
     """
+    # gradient = share * (softmax(scores) - onehot(codes))
     if share is None:
         share = 1 / len(codes)
     residual, sums = _exponentials(scores)
     residual *= share / sums
-    flat = residual.reshape(-1)  # one index is found sooner than two
+    flat = residual.reshape(-1)  # one flat index is faster than two indices
     at = np.arange(0, flat.size, residual.shape[1]) + codes
     flat[at] -= share.ravel() if isinstance(share, np.ndarray) else share
     return residual
 
 
 def loss(shape: Architecture, theta: Array, rows: TrainingRows) -> float:
-    """Return the mean cross-entropy."""
-    chances = softmax(shape.logits(theta, rows))[np.arange(len(rows)), rows.codes]
-    return float(-np.log(np.maximum(chances, np.finfo(chances.dtype).tiny)).mean())
+    """Return the mean cross-entropy.
+
+    Parameters
+    ----------
+    shape
+        The layers.
+    theta
+        All parameters.
+    rows
+        The samples.
+    """
+    likelihoods = softmax(shape.logits(theta, rows))[np.arange(len(rows)), rows.codes]
+    return float(-np.log(np.maximum(likelihoods, np.finfo(likelihoods.dtype).tiny)).mean())
 
 
 def gradient(shape: Architecture, theta: Array, rows: TrainingRows) -> Array:
-    """Return the gradient of the mean cross-entropy."""
+    """Return the gradient of the mean cross-entropy.
+
+    Parameters
+    ----------
+    shape
+        The layers.
+    theta
+        All parameters.
+    rows
+        The samples.
+    """
     into = np.zeros_like(theta)
     with ignore_overflow():
         shape.backward(theta, rows, into=into, scale=1.0)
@@ -277,13 +369,13 @@ class TrainedModel:
     shape
         The layers.
     space
-        The space of the features, after the lift.
+        The feature space, after the lift.
     classes
-        Names of the scores.
+        The class list, in the order of the scores.
     lift
         Applied to features first.
     offset
-        Added to what the head sees; empty for nothing.
+        Added to the input of the head; empty for no offset.
     """
 
     theta: Array
@@ -314,7 +406,17 @@ class TrainedModel:
 
 
 def matmul(left: Array, right: Array, scale: float, *, out: Array | None = None) -> Array:
-    """Return ``scale * left @ right``, by NumPy: unlike SciPy it lets other threads run."""
+    """Return ``scale * left @ right``, by NumPy, which unlike SciPy releases the GIL.
+
+    Parameters
+    ----------
+    left, right
+        The matrices.
+    scale
+        Factor of the product.
+    out
+        Array for the result; a new one by default.
+    """
     flops.add(2 * left.shape[0] * left.shape[1] * right.shape[1])
     result: Array = np.matmul(left, right, out=out)
     if scale != 1.0:
@@ -326,7 +428,7 @@ def _outer(left: Array, right: Array, into: Array, scale: float, keep: float) ->
     """Set `into` to ``keep * into + scale * left' right``."""
     flops.add(2 * left.shape[0] * left.shape[1] * right.shape[1])
     if keep == 0.0:
-        into[...] = 0.0  # whatever is there, if it is a number at all
+        into[...] = 0.0  # also if it contains NaN
     elif keep != 1.0:
         into *= keep
     into += left.T @ (scale * right)

@@ -1,7 +1,7 @@
-"""Deep networks as one flat vector of parameters, trained by torch.
+"""Deep networks trained by torch, as one flat vector of parameters, for gradient methods.
 
-The same layers that closed forms solve, in the words of `fedgram.models.architecture`, for the
-methods that they are compared with. Only here does training need torch.
+The layers are described as in `fedgram.models.architecture`: the same networks that closed-form
+methods solve. This is the only module of training that needs torch.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from fedgram.runtime.threads import single_threaded_torch
 @codec.register("Tower/1")
 @dataclass(frozen=True, kw_only=True)
 class TorchNetwork:
-    """Convolutions and dense layers under a linear head.
+    """Convolutional and dense layers with a linear head.
 
-    Each layer has weights and a bias, where a filter's entries are stored place by place as the
-    maps are. The head sees what comes out, and a constant.
+    Each layer has weights and a bias. The entries of a filter are stored position by position, as
+    feature maps are. The input of the head is the output of the last layer and a constant.
 
     Parameters
     ----------
     text
-        The layers below the head, in words.
+        Description of the layers below the head.
     image
-        Height, width and channels of what goes in.
+        Height, width and channels of the inputs.
     classes
-        Number of scores.
+        Number of classes.
 
     Examples
     --------
-    >>> tower = TorchNetwork(text="lenet", image=(28, 28, 1), classes=10)
-    >>> tower.size, tower.base, [layer.shape for layer in tower.layers(np.zeros(tower.size))]
+    >>> lenet = TorchNetwork(text="lenet", image=(28, 28, 1), classes=10)
+    >>> lenet.size, lenet.base, [layer.shape for layer in lenet.layers(np.zeros(lenet.size))]
     (61706, 60856, [(26, 6), (151, 16), (401, 120), (121, 84), (85, 10)])
     """
 
@@ -53,7 +53,19 @@ class TorchNetwork:
 
     @classmethod
     def of(cls, text: str, space: Space, classes: int, image: tuple[int, ...] = ()) -> TorchNetwork:
-        """Return the network for features of a space; layers that do not fit are refused."""
+        """Return the network for features of a space; raise ConfigError if layers do not fit.
+
+        Parameters
+        ----------
+        text
+            Description of the layers below the head.
+        space
+            The feature space of the inputs.
+        classes
+            Number of classes.
+        image
+            Height, width and channels of the inputs; by default those of the space.
+        """
         maps = maps_of(space, image)
         shapes(read(text), maps)
         require_torch()
@@ -61,7 +73,7 @@ class TorchNetwork:
 
     @property
     def hidden(self) -> int:
-        """Width of what the head sees, without the constant."""
+        """Width of the input of the head, without the constant."""
         return self._maps[-1].size
 
     @property
@@ -75,7 +87,7 @@ class TorchNetwork:
         return self._ends[-1]
 
     def layers(self, theta: Array) -> list[Array]:
-        """Return views of the layers: inputs and a constant by channels, the head last."""
+        """Return views of the layers (inputs and a constant by channels), the head last."""
         pairs = zip(self._sides, self._ends, strict=True)
         return [
             theta[end - inputs * outputs : end].reshape(inputs, outputs)
@@ -83,7 +95,7 @@ class TorchNetwork:
         ]
 
     def start(self, dtype: Any, seed: int = 0) -> Array:
-        """Return the public start: random layers (He), biases and a head of zeros."""
+        """Return the initial parameters: random layers (He), biases and a head of zeros."""
         theta = np.zeros(self.size, dtype)
         rng = np.random.Generator(np.random.Philox(seed))
         for layer in self.layers(theta)[:-1]:
@@ -102,9 +114,20 @@ class TorchNetwork:
     def backward(
         self, theta: Array, rows: TrainingRows, *, into: Array, scale: float, keep: float = 0.0
     ) -> None:
-        """Set ``into`` to ``keep * into + scale * gradient``; it may be `theta` itself.
+        """Set ``into`` to ``keep * into + scale * gradient`` of the mean cross-entropy at `theta`.
 
-        The gradient is that of the mean cross-entropy of the rows at `theta`.
+        Parameters
+        ----------
+        theta
+            All parameters.
+        rows
+            The samples.
+        into
+            The vector to change; may be `theta` itself.
+        scale
+            Factor of the gradient.
+        keep
+            Factor of the previous content of `into`.
         """
         torch = require_torch()
         flops.add(3 * self._flops * len(rows))
@@ -115,20 +138,20 @@ class TorchNetwork:
             slopes = torch.autograd.grad(scores, leaves, torch.from_numpy(residual))
         for layer, slope in zip(self.layers(into), slopes, strict=True):
             step = scale * slope.numpy()
-            if keep:  # else there may be anything
+            if keep:  # otherwise `into` may contain NaN
                 step += keep * layer
             layer[...] = step
 
     def _leaves(self, torch: Any, theta: Array) -> list[Any]:
-        """Return the layers as tensors that share their memory with `theta` where they can."""
-        if not theta.flags.writeable:  # torch knows no constants
+        """Return the layers as tensors that share memory with `theta` if it is writeable."""
+        if not theta.flags.writeable:  # torch has no read-only tensors
             theta = theta.copy()
         return [torch.from_numpy(layer) for layer in self.layers(theta)]
 
     def _scores(self, torch: Any, leaves: list[Any], rows: TrainingRows) -> Any:
         height, width, channels = self.image
         maps = torch.from_numpy(rows.values[:, :-1] * rows.unit)
-        # Channels come last in memory; torch counts them second.
+        # In memory the channels are the last axis; in torch they are the second.
         maps = maps.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
         for layer, leaf in zip(self._read, leaves, strict=False):
             maps = _applied(torch, layer, leaf, maps)
@@ -146,26 +169,26 @@ class TorchNetwork:
 
     @cached_property
     def _sides(self) -> list[tuple[int, int]]:
-        """Inputs, the constant included, and outputs of every layer, the head's last."""
+        """Number of inputs (with the constant) and outputs of every layer, the head last."""
         pairs = zip(self._read, self._maps, strict=False)
         sides = [(layer.fan_in(maps) + 1, layer.channels) for layer, maps in pairs]
         return [*sides, (self._maps[-1].size + 1, self.classes)]
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Where the parameters of each layer end."""
+        """End of the parameters of each layer in the flat vector."""
         return list(itertools.accumulate(inputs * outputs for inputs, outputs in self._sides))
 
     @cached_property
     def _flops(self) -> int:
-        """Operations that the scores of one sample take; a gradient takes three times as many."""
+        """FLOPs for the scores of one sample; a gradient takes three times as many."""
         pairs = zip(self._read, self._maps, strict=False)
         places = [layer.filtered(maps).places for layer, maps in pairs]
         return sum(2 * a * b * n for (a, b), n in zip(self._sides, [*places, 1], strict=True))
 
 
 def require_torch() -> Any:
-    """Return torch, or say how to get it."""
+    """Return the module torch; raise ConfigError if it is not installed."""
     try:
         import torch
     except ImportError as error:
@@ -174,7 +197,7 @@ def require_torch() -> Any:
 
 
 def _applied(torch: Any, layer: Layer, leaf: Any, maps: Any) -> Any:
-    """Return what a layer makes of maps: samples by channels by height by width."""
+    """Return the output of a layer: samples by channels by height by width."""
     functional = torch.nn.functional
     if isinstance(layer, Conv):
         kernel = leaf[:-1].reshape(layer.kernel, layer.kernel, -1, layer.channels)
@@ -182,7 +205,8 @@ def _applied(torch: Any, layer: Layer, leaf: Any, maps: Any) -> Any:
             maps, kernel.permute(3, 2, 0, 1), leaf[-1], stride=layer.stride, padding=layer.padding
         )
         activate = _activation(torch, layer.activation)
-        if layer.pooling == "max":  # before the activation, means after it: as solved layers do
+        # As in solved layers: maximum before the activation, mean after the activation.
+        if layer.pooling == "max":
             return activate(functional.max_pool2d(maps, layer.pool) if layer.pool > 1 else maps)
         return functional.avg_pool2d(activate(maps), layer.pool)
     flat = maps.permute(0, 2, 3, 1).reshape(len(maps), -1)

@@ -1,4 +1,7 @@
-"""Squared-loss models that one sum of statistics gives, and their scores on left-out samples."""
+"""Candidate models of `auto` from one sum of statistics, and their leave-one-out scores.
+
+Ridge head, Fed3R, LDA, own intercept, FedHiP and APFL, each with several settings.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,18 @@ RIDGES = (10_000.0, 3000.0, 1000.0, 300.0, 100.0, 30.0)
 BALANCES = (0.25, 0.5, 0.75, 1.0)
 INTERCEPTS = (30.0, 3.0)
 SHRINKAGES = (0.3, 0.03)
-# By what scores are multiplied to be log-likelihoods: squared ones run from 0 to 1.
+# Factors that turn scores into log-likelihoods; scores of least squares are between 0 and 1.
 SCALES = (2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 GAUSSIAN_SCALES = (0.03, 0.06, 0.12, 0.25, 0.5, 0.75, 1.0)
 
-_WIDE = 256  # features from which on these ridges are tried; with fewer, smaller ones
+_WIDE = 256  # with fewer features than this the ridges are smaller, in proportion
 
 
 def settings_for(width: int) -> tuple[Setting, ...]:
-    """Return what is tried on features of this width, from the least personal model on.
+    """Return the settings of all candidates for features of this width, the least personal first.
 
-    Of equally likely ones the first is taken. A client's own ridge suits the squared length of a
-    sample, which is the number of features.
+    Of equally likely candidates the first is selected. The ridge of a client's own fit is
+    proportional to the squared norm of a sample, which is the number of features.
     """
     share = min(1.0, width / _WIDE)
     return (
@@ -52,7 +55,7 @@ def settings_for(width: int) -> tuple[Setting, ...]:
     )
 
 
-# What is tried on lifted features too.
+# Candidates on lifted features.
 LIFTED_FAMILIES = ("ridge", "apfl")
 NAMES = {
     "ridge": "ridge head",
@@ -65,7 +68,7 @@ NAMES = {
 
 
 def described(setting: Setting) -> str:
-    """Return a model in words.
+    """Return the name of a candidate with its settings, for people.
 
     Examples
     --------
@@ -81,22 +84,22 @@ def described(setting: Setting) -> str:
 
 
 def scales(setting: Setting) -> Sequence[float]:
-    """Return by what the scores of a model may be multiplied."""
+    """Return the candidate factors that turn the scores of a model into log-likelihoods."""
     return GAUSSIAN_SCALES if setting["family"] == "lda" else SCALES
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Candidates:
-    """All models that a total gives, in the features of one lift.
+    """All candidate models of one total, in the features of one lift.
 
     Parameters
     ----------
     whole
         The total with its ridge.
     lift
-        Of the shared heads.
+        The lift of the shared heads.
     settings
-        What is tried.
+        The settings of the candidates.
     """
 
     whole: NormalEquations
@@ -105,7 +108,17 @@ class Candidates:
 
     @classmethod
     def of(cls, whole: NormalEquations, lift: Lift, *, beside: bool = False) -> Candidates:
-        """Return what is tried on these features, or `beside` plain ones on lifted features."""
+        """Return the candidates for a total.
+
+        Parameters
+        ----------
+        whole
+            The total with its ridge.
+        lift
+            The lift that the total was made with.
+        beside
+            Whether these candidates, on lifted features, are added to those on plain features.
+        """
         width = whole.total.space.inputs or whole.total.space.width
         settings = settings_for(width)
         if beside:
@@ -124,12 +137,12 @@ class Candidates:
         return found
 
     def left_out(self, samples: Samples, *, counted: bool) -> Iterator[Floats]:
-        """Yield each model's leave-one-out scores: without the sample, in the shared sum too."""
+        """Yield the leave-one-out scores of each candidate; see `LeaveOneOut`."""
         own = LeaveOneOut.of(samples, self.whole, self.lift, counted=counted)
         shared, unit = own.shared(), samples.features.space.unit
-        constant = own.refined(np.ones((len(samples), 1)))
-        refined = own.refined(samples.features.values.astype(np.float64))
-        reweighed = own.with_extra_weight()
+        constant = own.fit_residual(np.ones((len(samples), 1)))
+        residual_fit = own.fit_residual(samples.features.values.astype(np.float64))
+        extra_weight = own.with_extra_weight()
         last: tuple[float, Floats] | None = None
         for setting in self.settings:
             match setting["family"]:
@@ -144,15 +157,15 @@ class Candidates:
                 case "intercept":
                     yield shared + constant(setting["strength"])
                 case "fedhip":
-                    yield reweighed(setting["alpha"])
+                    yield extra_weight(setting["alpha"])
                 case _:
                     ridge = setting["refinement_ridge"]
                     if last is None or last[0] != ridge:
-                        last = ridge, refined(ridge / unit**2)
+                        last = ridge, residual_fit(ridge / unit**2)
                     yield shared + setting["balance"] * last[1]
 
     def shared(self, setting: Setting) -> Linear | NormalEquations:
-        """Return what clients need for a model: a head, or for FedHiP the total."""
+        """Return the values that clients need for a model: a head, or for FedHiP the total."""
         match setting["family"]:
             case "fedhip":
                 return self.whole
@@ -175,12 +188,24 @@ class Candidates:
 def personal(
     setting: Setting, samples: Samples, shared: Linear | NormalEquations, lift: Lift
 ) -> Classifier:
-    """Return a client's model of this setting from what it was sent and its own samples."""
+    """Return a client's personal model.
+
+    Parameters
+    ----------
+    setting
+        Family and settings of the model.
+    samples
+        The client's samples.
+    shared
+        The result of `Candidates.shared`.
+    lift
+        The lift of the shared model.
+    """
     if isinstance(shared, NormalEquations):
         return shared.with_extra_weight(samples, lift, setting["alpha"])
     match setting["family"]:
         case "apfl":
-            own = shared.refined(samples, ridge=setting["refinement_ridge"], lift=Lift())
+            own = shared.fit_residual(samples, ridge=setting["refinement_ridge"], lift=Lift())
             return Blend(first=shared, second=own, balance=setting["balance"])
         case "intercept":
             residual = samples.labels.onehot() - shared(samples.features)

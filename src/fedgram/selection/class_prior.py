@@ -1,4 +1,4 @@
-"""How often classes are, at one client and everywhere."""
+"""Class priors: class frequencies of one client and of the federation, with pseudo-counts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, MismatchError, SolveError
 from fedgram.models.linear import Linear
 
-TEMPERATURES = (10_000.0, 160.0, 80.0, 40.0, 20.0, 10.0, 5.0)  # from the least personal on
+TEMPERATURES = (10_000.0, 160.0, 80.0, 40.0, 20.0, 10.0, 5.0)  # the least personal first
 MOST_REPEATS = 64
-_ABSENT = 0.5  # a class that nobody has counts as half a sample
-# Of a client's class prior, from the most personal to the least.
+_ABSENT = 0.5  # count of a class without samples
+# Of a client's class prior, the most personal first.
 PSEUDO_COUNTS = (0.3, 0.7, 1.5, 3.0, 7.0, 15.0, 30.0, 70.0, 150.0, 300.0, 1000.0, 3000.0, 10_000.0)
 _EVIDENCE_BITS = 20  # a log-likelihood is summed in steps of 2^-20
 
@@ -26,14 +26,14 @@ _EVIDENCE_BITS = 20  # a log-likelihood is summed in steps of 2^-20
 @codec.register("Informed/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeadWithClassCounts(Shared):
-    """A shared head, and how often each class is among everybody's samples.
+    """A shared head with the class counts of the federation.
 
     Parameters
     ----------
     head
-        Shared by all.
+        The shared head.
     counts
-        Samples of each class.
+        Number of samples of each class, over all clients.
     """
 
     head: Linear
@@ -41,12 +41,12 @@ class HeadWithClassCounts(Shared):
 
     @property
     def space(self) -> Space:
-        """The space of the head."""
+        """The feature space of the head."""
         return self.head.space
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         return self.head.classes
 
     def predictor(self) -> Linear:
@@ -54,7 +54,7 @@ class HeadWithClassCounts(Shared):
         return self.head
 
     def provenance(self) -> str:
-        """Digest of what the head was solved from."""
+        """Digest of the total that the head was solved from."""
         return self.head.provenance()
 
 
@@ -70,22 +70,23 @@ def counts_of(labels: Labels) -> Floats:
 
 
 def class_counts(total: Statistics) -> tuple[Floats, float]:
-    """Return the samples of each class, and the constant feature in real units.
+    """Return the number of samples of each class, and the constant feature in real units.
 
-    Both are read off the last feature, which is the same number in every sample.
+    Both follow from the last feature, which is equal in all samples.
     """
+    # gram[-1] = count * constant^2, moment[-1] = counts * constant
     square_of_constant = total.gram[-1] / total.count
     constant = float(np.sqrt(square_of_constant))
     counts: Floats = total.moment[-1] / constant
     if not np.allclose(counts, np.rint(counts)) or round(counts.sum()) != total.count:
-        raise MismatchError("the last feature is not constant; this method needs one that is")
+        raise MismatchError("expected a constant as last feature; this method needs it")
     return np.rint(counts), constant * total.space.unit
 
 
 def repeats(counts: Floats) -> Integers:
-    """Return how often each class's samples must count for all classes to count about alike.
+    """Return an integer weight for the samples of each class that balances the classes.
 
-    Whole numbers, so that sums stay exact; as often as the most frequent class is larger.
+    The ratio of the largest class to the class, rounded, so that sums stay exact.
 
     Examples
     --------
@@ -97,44 +98,64 @@ def repeats(counts: Floats) -> Integers:
     return whole
 
 
-def log_odds(own: Floats, everybody: Floats, smoothing: float) -> Floats:
-    """Return how much more often each class is at a client than everywhere, as a logarithm.
+def log_odds(own: Floats, federation: Floats, smoothing: float) -> Floats:
+    """Return the log ratio of a client's class frequencies to those of the federation.
 
-    The client's frequencies are smoothed by `smoothing` samples of everybody's. A client that is
-    like everybody gets zeros.
+    ``log((n_c + smoothing p_c) / (n + smoothing)) - log p_c`` for class counts n_c of the client
+    and class frequencies p_c of the federation.
+
+    Parameters
+    ----------
+    own
+        Class counts of the client.
+    federation
+        Class counts of all clients.
+    smoothing
+        Pseudo-count: samples with the federation's class frequencies, added to the client's.
 
     Examples
     --------
     >>> log_odds(np.array([3.0, 3.0]), np.array([50.0, 50.0]), 1.0)
     array([0., 0.])
     """
-    shares = np.maximum(everybody, _ABSENT) / max(1.0, everybody.sum())
+    shares = np.maximum(federation, _ABSENT) / max(1.0, federation.sum())
     odds: Floats = np.log((own / shares + smoothing) / (own.sum() + smoothing))
     return odds
 
 
 def left_out_log_odds(
-    codes: Integers, own: Floats, everybody: Floats, smoothing: float, *, counted: bool
+    codes: Integers, own: Floats, federation: Floats, smoothing: float, *, counted: bool
 ) -> Floats:
-    """Return the same for each sample, as if it had never been counted, (samples, classes).
+    """Return the leave-one-out `log_odds` of each sample, (samples, classes).
 
-    `counted` says whether the client's samples are among everybody's.
+    Parameters
+    ----------
+    codes
+        Class codes of the client's samples.
+    own
+        Class counts of the client.
+    federation
+        Class counts of all clients.
+    smoothing
+        Pseudo-count, as in `log_odds`.
+    counted
+        Whether the client's samples are in the federation's class counts.
     """
     rows = np.zeros((len(own), len(own)))
     for code in np.unique(codes):
         one = np.zeros(len(own))
         one[code] = 1
-        rows[code] = log_odds(own - one, everybody - one if counted else everybody, smoothing)
+        rows[code] = log_odds(own - one, federation - one if counted else federation, smoothing)
     return rows[codes]
 
 
 @codec.register("PriorEvidence/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PriorEvidence(Additive):
-    """How likely clients' class counts are, for each pseudo-count of their class prior.
+    """Log-likelihood of the clients' class counts, for each pseudo-count of the class prior.
 
-    A client's class frequencies are drawn from a Dirichlet distribution around the federation's,
-    the closer the larger the pseudo-count; its class counts are drawn from its frequencies.
+    The model is a Dirichlet-multinomial distribution: a client's class frequencies have a
+    Dirichlet distribution around those of the federation, the closer the larger the pseudo-count.
 
     Parameters
     ----------
@@ -161,18 +182,19 @@ class PriorEvidence(Additive):
         if self.clients < 0 or (self.likelihood > rounding).any():
             raise DataError("class prior: expected counts of at least 0, likelihoods of at most 1")
         if (self.likelihood < -(2**62) // max(1, sites)).any():
-            raise DataError("class prior: likelihoods leave no room for those of the other sites")
+            raise DataError("class prior: likelihoods are too small: a sum may overflow")
 
     @property
     def best(self) -> float:
-        """The likeliest pseudo-count."""
+        """The pseudo-count with the largest likelihood."""
         if self.clients <= 0:
-            raise SolveError("no client has counted its classes; ask at least one")
+            raise SolveError("the class prior needs the class counts of at least one client")
         return PSEUDO_COUNTS[int(self.likelihood.argmax())]
 
 
 def prior_evidence(own: Floats, everything: Floats) -> PriorEvidence:
-    """Return a client's part: the Dirichlet-multinomial log-likelihood of its class counts."""
+    """Return the Dirichlet-multinomial log-likelihood of one client's class counts."""
+    # log G(a) - log G(n + a) + sum_c log G(n_c + a p_c) - log G(a p_c), for pseudo-count a
     shares = np.maximum(everything, _ABSENT) / max(1.0, everything.sum())
     found = []
     for strength in PSEUDO_COUNTS:

@@ -1,4 +1,4 @@
-"""How settings are chosen together: every client counts what each would have got right."""
+"""Selection of settings by counts of correct held-out predictions, summed over clients."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fedgram.errors import SolveError
 @codec.register("Ballot/1", fields={"correct": "right"})
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CorrectCounts(Additive):
-    """For each of several settings, how many samples it gets right when they are left out.
+    """Number of correct leave-one-out predictions of each setting.
 
-    Integers that add up, so that settings can be chosen under secure sums.
+    The counts are integers, so that secure aggregation can add them.
 
     Parameters
     ----------
     samples
-        Number of samples that were left out, one at a time: of all, or of each class.
+        Number of held-out samples: one number, or one for each class.
     correct
-        One count for each setting, of all samples or of each class, (1 or classes, settings).
+        Number of correct predictions of each setting, (1 or classes, settings).
 
     Examples
     --------
@@ -40,7 +40,7 @@ class CorrectCounts(Additive):
 
     @classmethod
     def of(cls, correct: Array, labels: Labels | None = None) -> Self:
-        """Count one client's samples, (samples, settings); by class where labels are given."""
+        """Return one client's counts from (samples, settings); by class if labels are given."""
         if labels is None:
             return cls(
                 samples=np.array([len(correct)]), correct=np.sum(correct, axis=0, keepdims=True)
@@ -54,16 +54,16 @@ class CorrectCounts(Additive):
 
     @property
     def winner(self) -> int:
-        """The place of the best setting; of equal ones the first."""
+        """The index of the best setting; of equal ones the first."""
         if not self.correct.size:
-            raise SolveError("nobody has tried any setting; ask at least one client")
+            raise SolveError("no setting was evaluated; at least one client is needed")
         return int(self.accuracy.argmax())
 
     @property
     def accuracy(self) -> Floats:
-        """The share of samples that each setting gets right; the mean over classes, if by class."""
-        seen = self.samples > 0
-        if not seen.any():
+        """Accuracy of each setting on held-out samples; balanced accuracy if counted by class."""
+        used = self.samples > 0
+        if not used.any():
             return np.zeros(self.correct.shape[1])
-        shares: Floats = (self.correct[seen] / self.samples[seen, None]).mean(axis=0)
+        shares: Floats = (self.correct[used] / self.samples[used, None]).mean(axis=0)
         return shares

@@ -1,4 +1,4 @@
-"""Gaussian classifiers from summed statistics."""
+"""Gaussian classifiers from summed statistics: linear discriminant analysis (LDA)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.runtime.threads import single_threaded_blas
 from fedgram.selection.class_prior import class_counts
 
-_ABSENT = 0.5  # a class without samples counts as half a sample at the origin
+_ABSENT = 0.5  # count of a class without samples; its mean is the origin
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,7 +33,7 @@ class Discriminant:
 
     @cached_property
     def counts(self) -> Floats:
-        """Samples of each class."""
+        """Number of samples of each class."""
         return class_counts(self.total)[0]
 
     @cached_property
@@ -44,7 +44,7 @@ class Discriminant:
 
     @cached_property
     def factor(self) -> Factor:
-        """Of the scatter within classes plus the shrinkage, times the number of samples."""
+        """Cholesky factor of count * (within-class covariance + shrinkage I)."""
         unit = self.total.space.unit
         second = unpack_symmetric(self.total.gram, self.total.space.width)[:-1, :-1] * unit**2
         with single_threaded_blas():
@@ -54,27 +54,37 @@ class Discriminant:
 
     @cached_property
     def solved(self) -> Floats:
-        """The inverse scatter times the means, (features - 1, classes)."""
+        """The inverse of this matrix times the means, (features - 1, classes)."""
         return self.factor.solve(self.means)
 
     @cached_property
     def weights(self) -> Floats:
-        """Weights in real units, (features, classes): scores are log-posteriors but for a sum."""
+        """Weights in real units, (features, classes): scores are log-posteriors plus a constant."""
         return self.with_bias(self.total.count * self.solved)
 
     def with_bias(self, head: Floats) -> Floats:
-        """Return the inverse covariance times the means with the row of the constant below."""
-        chances = np.log(np.maximum(self.counts, _ABSENT) / self.total.count)
-        bias = chances - np.sum(self.means * head, axis=0) / 2
+        """Return `head` (inverse covariance times means) with the bias as a further row."""
+        # bias_c = log(n_c / N) - mu_c' S^-1 mu_c / 2
+        log_prior = np.log(np.maximum(self.counts, _ABSENT) / self.total.count)
+        bias = log_prior - np.sum(self.means * head, axis=0) / 2
         weights: Floats = np.vstack([head, bias / class_counts(self.total)[1]])
         return weights
 
     def left_out(self, rows: Floats, codes: Integers, *, counted: bool) -> Floats:
-        """Return the scores of samples, each as if it had never been summed.
+        """Return the leave-one-out scores of samples.
 
-        `rows` are in real units with the constant. Without a sample x of class c the scatter loses
-        ``n_c / (n_c - 1) d d'`` with ``d = x - mean_c``, and the mean of c moves by
-        ``-d / (n_c - 1)``: a correction of rank one. The weight of the shrinkage stays.
+        Without a sample x of class c the scatter matrix is smaller by ``n_c / (n_c - 1) d d'`` with
+        ``d = x - mean_c``, and the mean of c changes by ``-d / (n_c - 1)``: a rank-one update. The
+        weight of the shrinkage stays.
+
+        Parameters
+        ----------
+        rows
+            Samples by features, in real units, with the constant.
+        codes
+            Class codes.
+        counted
+            Whether the samples are in the total; otherwise the scores are the plain ones.
         """
         if not counted:
             with single_threaded_blas():
@@ -86,8 +96,8 @@ class Discriminant:
             between = self.means.T @ self.solved  # mean_i' S mean_j
         size = np.sum(self.factor.whitened(inner) ** 2, axis=1)  # x' S x
         others = self.counts[codes] - 1
-        alone = others < 1  # nothing is left of the class
-        fewer = np.where(alone, 1.0, others)
+        only_sample = others < 1  # the class is empty without the sample
+        fewer = np.where(only_sample, 1.0, others)
         ratio = self.counts[codes] / fewer
         own = across[each, codes]
         along = size - own  # x' S d
@@ -103,13 +113,13 @@ class Discriminant:
         left[each, codes] = np.maximum(others, _ABSENT)
         count = self.total.count - 1
         scores: Floats = count * (linear - squares / 2) + np.log(left / max(1, count))
-        gone = np.flatnonzero(alone)
-        scores[gone, codes[gone]] = np.log(_ABSENT / max(1, count))
+        empty = np.flatnonzero(only_sample)
+        scores[empty, codes[empty]] = np.log(_ABSENT / max(1, count))
         return scores
 
 
 def gaussian_weights(total: Statistics, shrinkage: float, *, within: bool) -> Floats:
-    """Return the weights of the classifier with one covariance for all classes.
+    """Return the weights of the Gaussian classifier with one covariance for all classes.
 
     With S the covariance and mu_c the mean of class c: ``w_c = S^-1 mu_c`` and a bias of
     ``log(n_c / N) - mu_c' S^-1 mu_c / 2``.
@@ -121,8 +131,7 @@ def gaussian_weights(total: Statistics, shrinkage: float, *, within: bool) -> Fl
     shrinkage
         Added to the variance of every feature, for features of unit size.
     within
-        Whether the covariance is that within classes (linear discriminant analysis), or that of
-        all samples.
+        Whether the covariance is the one within classes (LDA), or that of all samples.
     """
     known = Discriminant(total=total, shrinkage=shrinkage)
     if within:

@@ -1,7 +1,7 @@
-"""Which samples are left out of a fit: decided by their content, not by who holds them.
+"""Held-out samples and cross-validation folds by content hash.
 
-A hash of a sample's features and class name gives it a number. The same samples are left out
-however they are spread over clients, in whatever order, and copies of a sample stay together.
+The fold of a sample follows from a hash of its features and class name. So the folds do not depend
+on the partition over clients or on the order, and copies of a sample are in the same fold.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 from fedgram.core.array_cache import ArrayCache
 from fedgram.core.samples import Integers, Samples
 
-PARTS = 10  # a tenth is left out
+PARTS = 10  # with one fold a tenth of the samples is held out
 FOLDS = 5
-SMALL = 2000  # with fewer samples than this a tenth says too little
-CHEAP = 20_000  # weights up to which every sample is left out once: the messages stay small
+SMALL = 2000  # with fewer samples a tenth is too few for selection
+CHEAP = 20_000  # up to this number of weights, messages are small enough for all folds
 
 _numbers = ArrayCache(most=2**26)
 
 
 def content_hashes(samples: Samples) -> Integers:
-    """Return 64 bits for each sample, from its features and the name of its class.
+    """Return a 64-bit hash of the features and the class name of each sample.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def content_hashes(samples: Samples) -> Integers:
     >>> bool(hashes[0] == hashes[2]), bool(hashes[0] == hashes[1])
     (True, False)
     """
-    # Labels of the same rows may change between calls, so they are a part of the key.
+    # Labels of the same rows may change between calls, so the key contains their hash.
     labels = hashlib.blake2b(samples.labels.codes.tobytes(), digest_size=16)
     labels.update("\0".join(samples.labels.classes).encode())
     made = _numbers(samples.features, ("content", labels.digest()), lambda: _hashed(samples))
@@ -40,9 +40,9 @@ def content_hashes(samples: Samples) -> Integers:
 
 
 def folds(samples: Samples, number: int) -> Integers:
-    """Return for each sample the fold in which it is left out, -1 for never.
+    """Return the fold in which each sample is held out; -1 for never.
 
-    With one fold a tenth of the samples is left out; with more, all are, each once. With 0 none is.
+    With 0 folds no sample is held out, with one fold a tenth, with more folds each sample once.
     """
     if not number:
         return np.full(len(samples), -1, np.int64)
@@ -53,7 +53,7 @@ def folds(samples: Samples, number: int) -> Integers:
 
 
 def folds_for(count: int, weights: int) -> int:
-    """Return how many folds are used for this many samples and weights of a head.
+    """Return the number of folds for a number of samples and a number of weights of a head.
 
     Examples
     --------

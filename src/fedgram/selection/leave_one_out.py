@@ -1,9 +1,9 @@
-"""What a client's model would say of each of its samples, had it never seen that sample.
+"""Exact leave-one-out predictions of personal models, without refitting.
 
-Everything here is least squares, so leaving one sample out needs no second fit: the error of a
-sample is divided by one minus its leverage. A client's samples sit in the shared sums too; they
-are taken out of both the shared head and the client's own part. All formulas are exact, which the
-tests show by refitting.
+All models are least squares: the leave-one-out error of a sample is its residual divided by one
+minus its leverage. A client's samples are part of the shared sums too; a held-out sample is removed
+from both the shared head and the client's own fit. The formulas are exact; tests compare them with
+refitted models.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fedgram.runtime import flops
 from fedgram.runtime.threads import single_threaded_blas
 from fedgram.selection.normal_equations import NormalEquations
 
-# Settings that are tried, from the least personal to the most: of equal ones the first is taken.
+# Candidate settings, the least personal first: of equally good settings the first is selected.
 ALPHAS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 STRENGTHS = (30_000.0, 10_000.0, 3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0)
 BALANCES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-_DETERMINED = 1e-10  # a sample with no more than this share of its own error left decides alone
+_DETERMINED = 1e-10  # if 1 - leverage is below this, the sample alone determines its fitted value
 
 
 @dataclass(frozen=True, eq=False)
 class HatMatrix:
-    """Ridge regressions on the same rows, for every ridge at the price of one.
+    """The hat matrix of ridge regression on the same rows, for every ridge, by one decomposition.
 
     The fitted values of targets t are ``basis diag(1 / (spread + ridge)) basis' t``.
 
@@ -64,7 +64,7 @@ class HatMatrix:
         return cls(left * np.sqrt(spread), spread)
 
     def leverage(self, ridge: float) -> Floats:
-        """Return the weight of each sample in its own fitted value."""
+        """Return the leverage of each sample: its weight in its own fitted value."""
         weights: Floats = self._squares @ (1 / (self.spread + ridge))
         return weights
 
@@ -89,19 +89,19 @@ class HatMatrix:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LeaveOneOut:
-    """A client's samples under a shared head, each to be left out of everything in turn.
+    """Leave-one-out predictions for a client's samples, under a shared head.
 
     Parameters
     ----------
     samples
-        The client's.
+        The client's samples.
     residual
-        What the shared head leaves over, (samples, classes).
+        Residual of the shared head, (samples, classes).
     whitened
-        Rows whose products are ``F S^-1 F'`` with the shared head's S; of no columns where only
-        the head is known.
+        Rows whose products are ``F S^-1 F'`` with the regularized Gram matrix S of the shared head;
+        without columns if only the head is known.
     weight
-        How often each sample is in the sum, and is to be taken out of it.
+        Weight of each sample in the shared sum: 0 if the sample is not in the sum.
     """
 
     samples: Samples
@@ -118,10 +118,19 @@ class LeaveOneOut:
         *,
         counted: bool | Floats,
     ) -> LeaveOneOut:
-        """Prepare a client's samples.
+        """Return the leave-one-out predictions for a client's samples.
 
-        A `Linear` head does not tell how much each sample weighs in it; then only the client's own
-        part is corrected. `counted` says whether the samples are in the sum, or how often each is.
+        Parameters
+        ----------
+        samples
+            The client's samples.
+        shared
+            The normal equations of the shared head. With a `Linear` head the leverages are
+            unknown, and a held-out sample is removed from the client's own fit only.
+        lift
+            The lift of the shared head.
+        counted
+            Whether the samples are in the shared sum, or the weight of each sample in the sum.
         """
         truth = samples.labels.onehot()
         if isinstance(shared, Linear):
@@ -146,29 +155,30 @@ class LeaveOneOut:
 
     @property
     def codes(self) -> Integers:
-        """The classes of the samples."""
+        """The class codes of the samples."""
         return self.samples.labels.codes
 
     @cached_property
     def leverage(self) -> Floats:
-        """The weight of each sample in what the shared head says of it."""
+        """The leverage of each sample in the shared head."""
         weights: Floats = self.weight * np.einsum("ij,ij->i", self.whitened, self.whitened)
         return weights
 
     @cached_property
     def error(self) -> Floats:
-        """The shared head's error at each sample, solved without it."""
+        """The leave-one-out error of the shared head at each sample."""
+        # e_i / (1 - h_i)
         return self.residual / one_minus_leverage(self.leverage)[:, None]
 
     def shared(self) -> Floats:
-        """Return the scores of the shared head, solved without the sample."""
+        """Return the leave-one-out scores of the shared head."""
         return self.truth - self.error
 
     def normalized(self, shared: NormalEquations, lift: Lift) -> Floats:
-        """Return the scores of the shared head with columns of one length, as in `fed3r`.
+        """Return the leave-one-out scores of the head with columns of norm one, as in `fed3r`.
 
-        Without sample i the head is ``P - w S^-1 f e' / (1 - h)``: the length of its columns is
-        known too. As there, the last feature does not count.
+        Without sample i the head is ``P - w S^-1 f e' / (1 - h)``, which also gives the norms of
+        its columns. As in `fed3r`, the norm excludes the constant.
         """
         rows, unit = shared.rows(self.samples, lift), shared.total.space.unit
         solved = shared.factor.solve(rows.T)[:-1] * self.weight
@@ -178,16 +188,16 @@ class LeaveOneOut:
         before = np.sum(head**2, axis=0)
         squares = before - 2 * cross * self.error
         squares += np.sum(solved**2, axis=0)[:, None] * self.error**2
-        # A class whose only sample is left out has no column: what remains of it is rounding.
+        # A class whose only sample is held out has a column of zeros, up to rounding.
         lengths = np.where(squares > _DETERMINED * before, np.sqrt(np.abs(squares)) / unit, 1.0)
         return self.shared() / lengths
 
     def with_extra_weight(self) -> Callable[[float], Floats]:
-        """Return the scores of the head in which own samples weigh `alpha` more.
+        """Return the leave-one-out scores with extra weight `alpha` on own samples (FedHiP).
 
-        ``P = M + (S + alpha F'F)^-1 alpha F'(Y - F M)`` is a ridge regression on whitened rows of
-        what the shared head leaves over, with ridge 1 / alpha. A sample that is in the sum weighs
-        1 + alpha in all.
+        ``P = M + (S + alpha F'F)^-1 alpha F'(Y - F M)`` is a ridge regression of the shared head's
+        residual on whitened rows, with ridge 1 / alpha. The total weight of a sample in the shared
+        sum is 1 + alpha.
         """
         count, width = self.whitened.shape
         hat = HatMatrix.from_gram(self.hat) if count <= width else HatMatrix.of(self.whitened)
@@ -196,17 +206,17 @@ class LeaveOneOut:
         def scores(alpha: float) -> Floats:
             if not alpha:
                 return self.shared()
-            left_over = self.residual - fitted(1 / alpha)
+            residual = self.residual - fitted(1 / alpha)
             leverage = (self.weight + alpha) / alpha * hat.leverage(1 / alpha)
-            return self.truth - left_over / one_minus_leverage(leverage)[:, None]
+            return self.truth - residual / one_minus_leverage(leverage)[:, None]
 
         return scores
 
-    def refined(self, rows: Floats) -> Callable[[float], Floats]:
-        """Return what a ridge regression on `rows` makes of the shared head's error.
+    def fit_residual(self, rows: Floats) -> Callable[[float], Floats]:
+        """Return leave-one-out predictions of a ridge regression of the residual on `rows` (APFL).
 
-        Without sample i the shared head leaves over ``e_j + H_ji e_i / (1 - H_ii)`` at sample j,
-        and that is what the others' regression is fitted to.
+        Without sample i the residual of the shared head at sample j is
+        ``e_j + H_ji e_i / (1 - H_ii)``: the target of the fit to the other samples.
         """
         hat = HatMatrix.of(rows)
         fitted, shift = hat.fitting(self.residual), hat.basis * self._smoothed(hat.basis)
@@ -221,7 +231,7 @@ class LeaveOneOut:
 
     @cached_property
     def hat(self) -> Floats:
-        """The products of whitened rows: the hat matrix of samples that are in the sum once."""
+        """The hat matrix of the shared head, for samples of weight one."""
         flops.add(len(self.whitened) ** 2 * self.whitened.shape[1])
         with single_threaded_blas():
             products: Floats = self.whitened @ self.whitened.T
@@ -241,18 +251,18 @@ class LeaveOneOut:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PulledLeaveOneOut:
-    """Predictions for each sample of a client by models that have not seen it, exactly.
+    """Exact leave-one-out predictions of a head that is pulled towards a shared head.
 
-    A sample leaves both the client's own regression and the shared head that it is pulled to: the
-    shared one without it is ``W - S^-1 f e' / (1 - f' S^-1 f)``, for the regularized Gram matrix S
-    of all samples and the residual e. One factorization serves all strengths. Hidden layers stay
-    as they are.
+    A held-out sample is removed from both the client's own regression and the shared head: without
+    the sample the shared head is ``W - S^-1 f e' / (1 - f' S^-1 f)``, for the regularized Gram
+    matrix S of all samples and the residual e. One decomposition serves all strengths. Hidden
+    layers are not refitted.
     """
 
-    spread: Floats  # samples in the basis of the own Gram matrix
-    values: Floats  # eigenvalues of that matrix
+    spread: Floats  # samples in the eigenbasis of the client's Gram matrix
+    values: Floats  # eigenvalues of this Gram matrix
     across: Floats  # S^-1 f in the same basis
-    shared: Floats  # what the shared head says
+    shared: Floats  # scores of the shared head
     change: Floats  # e / (1 - f' S^-1 f)
     targets: Floats
     ridge: float
@@ -261,7 +271,21 @@ class PulledLeaveOneOut:
     def of(
         cls, own: Features, common: Features, labels: Labels, whole: NormalEquations, head: Floats
     ) -> PulledLeaveOneOut:
-        """Prepare a client's samples: as its own layers and as the shared ones see them."""
+        """Return the leave-one-out predictions for a client's samples.
+
+        Parameters
+        ----------
+        own
+            Output of the client's own layers.
+        common
+            Output of the shared layers for the same samples.
+        labels
+            The labels.
+        whole
+            The normal equations of the shared head.
+        head
+            Weights of the shared head, in real units.
+        """
         rows, theirs, targets = own.real(), common.real(), labels.onehot()
         flops.add(4 * rows.size * rows.shape[1])
         stored = common.values.astype(np.float64)
@@ -283,7 +307,7 @@ class PulledLeaveOneOut:
         )
 
     def predictions(self, strength: float) -> Floats:
-        """Return the scores of every sample by the model that has not seen it."""
+        """Return the leave-one-out scores of every sample."""
         weight = self.ridge + strength
         start = self.shared * (strength / weight)
         inverse = 1 / (self.values + weight)
@@ -293,9 +317,9 @@ class PulledLeaveOneOut:
             )
         own = (self.spread**2) @ inverse
         cross = (self.spread * self.across) @ inverse
-        seen = own[:, None] * self.targets + strength * cross[:, None] * self.change
-        unseen: Floats = (fitted - seen) / (1 - own)[:, None]
-        return unseen
+        influence = own[:, None] * self.targets + strength * cross[:, None] * self.change
+        scores: Floats = (fitted - influence) / (1 - own)[:, None]
+        return scores
 
     def correct_counts(self, strengths: Sequence[float]) -> Iterator[int]:
         """Yield the number of correctly classified samples for each strength."""
@@ -305,16 +329,16 @@ class PulledLeaveOneOut:
 
 
 def correct(scores: Floats, codes: Integers) -> Array:
-    """Return for each sample whether its own class wins; not where there is no score."""
+    """Return whether each sample is classified correctly; False if its score is NaN."""
     own = scores[np.arange(len(codes)), codes]
-    hits: Array = (scores.argmax(axis=1) == codes) & ~np.isnan(own)
-    return hits
+    found: Array = (scores.argmax(axis=1) == codes) & ~np.isnan(own)
+    return found
 
 
 def one_minus_leverage(leverage: Floats) -> Floats:
-    """Return one minus the leverage; not a number where the sample alone decides."""
-    remaining = 1 - leverage
-    return np.where(remaining > _DETERMINED, remaining, np.nan)
+    """Return one minus the leverage; NaN if the sample alone determines its fitted value."""
+    rest = 1 - leverage
+    return np.where(rest > _DETERMINED, rest, np.nan)
 
 
 def _eigen(symmetric: Floats) -> tuple[Floats, Floats]:
@@ -325,12 +349,12 @@ def _eigen(symmetric: Floats) -> tuple[Floats, Floats]:
 
 
 def _basis(rows: Floats) -> tuple[Floats, Floats]:
-    """Return eigenvalues and eigenvectors of rows' rows, without those that are zero."""
+    """Return the eigenvalues and eigenvectors of rows' rows; zero ones are dropped if n < d."""
     count, width = rows.shape
     if count >= width:
         values, vectors = scipy.linalg.eigh(rows.T @ rows, check_finite=False)
         return np.maximum(values, 0), vectors
     values, inner = scipy.linalg.eigh(rows @ rows.T, check_finite=False)
-    kept = values > values[-1] * count * np.finfo(float).eps
-    values, inner = values[kept], inner[:, kept]
+    positive = values > values[-1] * count * np.finfo(float).eps
+    values, inner = values[positive], inner[:, positive]
     return values, rows.T @ inner / np.sqrt(values)

@@ -1,4 +1,4 @@
-"""Summed statistics as clients get them, and what is solved from them."""
+"""Normal equations ``(G + ridge I) W = B`` of the summed statistics, with their factorization."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ from fedgram.runtime.threads import single_threaded_blas
 @codec.register("Whole/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NormalEquations(Shared):
-    """Summed statistics with a ridge, as clients get them; what is derived from them is kept.
+    """Summed statistics with a ridge, as clients receive them; derived values are cached.
+
+    Parameters
+    ----------
+    total
+        The summed statistics.
+    ridge
+        Weight of the squared norm, in real units.
 
     Examples
     --------
@@ -40,7 +47,7 @@ class NormalEquations(Shared):
 
     @cached_property
     def gram(self) -> Floats:
-        """The summed Gram matrix, in stored units, without ridge."""
+        """The summed Gram matrix in stored units, without the ridge."""
         return unpack_symmetric(self.total.gram, self.total.space.width)
 
     @property
@@ -50,7 +57,7 @@ class NormalEquations(Shared):
 
     @cached_property
     def factor(self) -> Factor:
-        """The factorized Gram matrix with its ridge."""
+        """The Cholesky factor of the Gram matrix plus the ridge."""
         return Factor.of(self.gram, self.stored_ridge, samples=self.total.count)
 
     @cached_property
@@ -60,30 +67,52 @@ class NormalEquations(Shared):
 
     @cached_property
     def derived(self) -> dict[Any, Any]:
-        """What else was derived from the total, by name: clients of one process share it."""
+        """A cache of other values derived from the total, shared by the clients of a process."""
         return {}
 
     def rows(self, samples: Samples, lift: Lift) -> Floats:
-        """Return samples as rows in the units of the stored integers, if they fit the total."""
+        """Return lifted samples in stored units; raise MismatchError if their space differs."""
         features = lift(samples.features)
         if features.space != self.total.space:
             detail = self.total.space.difference(features.space)
             raise MismatchError(
-                f"the total was made with other settings: {detail}; use the same ones"
+                f"the total was made with other settings: {detail}; use the same settings"
             )
         return features.values.astype(np.float64)
 
     def with_extra_weight(self, samples: Samples, lift: Lift, alpha: float) -> Linear:
-        """Return the head in which these samples weigh `alpha` more, in the cheaper form."""
+        """Return the head with extra weight `alpha` on these samples (FedHiP).
+
+        ``W + (S + alpha F'F)^-1 alpha F'(Y - F W)`` with S the regularized Gram matrix.
+
+        Parameters
+        ----------
+        samples
+            The samples.
+        lift
+            The lift of the total.
+        alpha
+            The extra weight.
+        """
         rows = self.rows(samples, lift)
-        if len(rows) >= rows.shape[1]:  # Woodbury would be the larger problem
+        if len(rows) >= rows.shape[1]:  # the Woodbury identity would need the larger matrix
             return self.with_extra_statistics(Statistics.of(*lifted(samples, lift)), lift, alpha)
         with single_threaded_blas():
             residual = samples.labels.onehot() - rows @ self.head
         return self.linear(lift, self.head + self.factor.update(rows, residual, alpha))
 
     def with_extra_statistics(self, own: Statistics, lift: Lift, alpha: float) -> Linear:
-        """Return the head in which the samples behind these statistics weigh `alpha` more."""
+        """Return the head with extra weight `alpha` on the samples of these statistics.
+
+        Parameters
+        ----------
+        own
+            The statistics of the samples.
+        lift
+            The lift of the total.
+        alpha
+            The extra weight.
+        """
         stored = ridge_solve(
             self.gram + alpha * unpack_symmetric(own.gram, own.space.width),
             self.total.moment + alpha * own.moment,
@@ -93,7 +122,7 @@ class NormalEquations(Shared):
         return self.linear(lift, stored)
 
     def linear(self, lift: Lift, stored: Floats | None = None) -> Linear:
-        """Return weights in stored units as a model; without any, the shared head."""
+        """Return weights in stored units as a model; by default the shared head."""
         return Linear(
             weights=(self.head if stored is None else stored) / self.total.space.unit,
             space=self.total.space,

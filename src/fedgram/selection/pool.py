@@ -1,8 +1,8 @@
-"""Several models pooled into one: a weighted sum of their scores, weights by likelihood.
+"""Log-linear pools of models: weighted sums of scores, with weights by held-out likelihood.
 
-A log-linear pool adds the scores of its parts, each times a weight of its own, and a client's class
-prior. The weights are those under which samples that were left out are likeliest, so that the
-softmax of the pooled scores is a calibrated probability.
+A log-linear pool adds the scores of several models, each times a weight, and a client's log class
+prior. The weights maximize the likelihood of held-out samples, so that the softmax of the pooled
+scores is a calibrated probability.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOSS_PLACES = 20  # a log-likelihood is summed in steps of 2^-20
 @codec.register("LikelihoodSums/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LikelihoodSums(Additive):
-    """Log-loss and correct counts of several settings on the same left-out samples.
+    """Log-loss and number of correct predictions of several settings on held-out samples.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class LikelihoodSums(Additive):
     loss
         Summed negative log-likelihood of each setting, in steps of 2^-20 nats.
     correct
-        Weight of the samples that each setting classifies right.
+        Weight of the samples that each setting classifies correctly.
 
     Examples
     --------
@@ -56,7 +56,17 @@ class LikelihoodSums(Additive):
     def of(
         cls, scores: Sequence[Array], codes: Integers, weights: Integers | None = None
     ) -> LikelihoodSums:
-        """Judge one array of scores, (samples, classes), for each setting."""
+        """Return the sums for one array of scores, (samples, classes), per setting.
+
+        Parameters
+        ----------
+        scores
+            Held-out scores of each setting.
+        codes
+            Class codes.
+        weights
+            Integer weights of the samples; ones by default.
+        """
         weights = np.ones(len(codes), np.int64) if weights is None else weights
         loss, correct = [], []
         for each in scores:
@@ -73,17 +83,17 @@ class LikelihoodSums(Additive):
 
     def validate(self, sites: int = 1) -> None:
         if self.weight < 0 or (self.loss < 0).any() or (self.correct < 0).any():
-            raise DataError("left-out sums: expected counts and losses of at least 0")
+            raise DataError("held-out sums: expected counts and losses of at least 0")
         if (self.correct > self.weight).any():
-            raise DataError("left-out sums: more samples classified right than there are")
+            raise DataError("held-out sums: expected correct <= weight")
         if (self.loss > 2**62 // max(1, sites)).any():
-            raise DataError("left-out sums: losses leave no room for those of the other sites")
+            raise DataError("held-out sums: losses are too large: a sum may overflow")
 
     @property
     def best(self) -> int:
-        """The place of the likeliest setting; of equal ones the first."""
+        """The index of the likeliest setting; of equal ones the first."""
         if not self.loss.size:
-            raise SolveError("no setting was tried on left-out samples; ask at least one client")
+            raise SolveError("no setting was evaluated; at least one client is needed")
         return int(self.loss.argmin())
 
     @property
@@ -94,7 +104,7 @@ class LikelihoodSums(Additive):
 
     @property
     def accuracy(self) -> Floats:
-        """Share of the left-out samples that each setting classifies right."""
+        """Accuracy of each setting on held-out samples."""
         shares: Floats = self.correct / max(1, self.weight)
         return shares
 
@@ -107,7 +117,7 @@ class LikelihoodSums(Additive):
 def log_losses(scores: Array, codes: Integers) -> Integers:
     """Return the negative log-likelihood of each sample's class, in steps of 2^-20 nats.
 
-    Scores that are not a number count as no knowledge: the loss of equal chances.
+    If a score is NaN, the loss is that of equal probabilities.
     """
     flops.add(4 * scores.size)
     top = scores.max(axis=1)
@@ -124,16 +134,16 @@ def log_losses(scores: Array, codes: Integers) -> Integers:
 @codec.register("LogLinear/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LogLinear:
-    """Models whose weighted scores and a shift by class are added: one calibrated predictor.
+    """A log-linear pool: the weighted sum of the models' scores plus a shift for each class.
 
     Parameters
     ----------
     models
-        At least one; all of the same classes.
+        At least one model; all have the same class list.
     weights
-        One for each model.
+        One weight for each model.
     shift
-        Added to the scores: a client's class prior, (classes,).
+        Added to the scores: a client's log class prior, (classes,).
 
     Examples
     --------
@@ -151,7 +161,7 @@ class LogLinear:
 
     @classmethod
     def of(cls, parts: Sequence[tuple[float, Classifier]], shift: Floats) -> LogLinear:
-        """Pool models; linear heads on the same features become one."""
+        """Return the pool of (weight, model) pairs; linear heads in one space are merged."""
         heads: dict[str, Linear] = {}
         rest: list[tuple[float, Classifier]] = []
         for weight, model in parts:
@@ -176,13 +186,13 @@ class LogLinear:
 
     @property
     def space(self) -> Space:
-        """The space of the first model."""
+        """The feature space of the first model."""
         space: Space = self.models[0].space
         return space
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         classes: tuple[str, ...] = self.models[0].classes
         return classes
 
@@ -206,14 +216,14 @@ def _linear_parts(weight: float, model: Classifier) -> list[tuple[float, Classif
 @codec.register("PoolSums/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PoolSums(Additive):
-    """Log-loss of a pool on left-out samples with its slope and curvature in the pool's weights.
+    """Held-out log-loss of a pool, with gradient and Hessian in the pool's weights.
 
     Parameters
     ----------
     weight, loss, correct
-        As of `LikelihoodSums`, of one pool.
+        As in `LikelihoodSums`, for one pool.
     slope, curvature
-        First and second derivatives of the loss, in steps of 2^-20, (terms,) and (terms, terms).
+        Gradient and Hessian of the loss, in steps of 2^-20, (terms,) and (terms, terms).
     """
 
     weight: int = 0
@@ -230,7 +240,19 @@ class PoolSums(Additive):
         pool: Floats,
         weights: Integers | None = None,
     ) -> PoolSums:
-        """Judge a pool of terms, (terms, samples, classes), each a part's scores or the prior."""
+        """Return the sums for a pool.
+
+        Parameters
+        ----------
+        terms
+            Held-out scores of each model, and the log class prior, (terms, samples, classes).
+        codes
+            Class codes.
+        pool
+            Weights of the terms.
+        weights
+            Integer weights of the samples; ones by default.
+        """
         weights = np.ones(len(codes), np.int64) if weights is None else weights
         flops.add(4 * terms.size * len(terms))
         terms = terms - terms.max(axis=2, keepdims=True, initial=-np.inf)
@@ -259,10 +281,10 @@ class PoolSums(Additive):
         most = 2**62 // max(1, sites)
         for each in (self.slope, self.curvature):
             if (each > most).any() or (each < -most).any():
-                raise DataError("left-out sums: slopes leave no room for those of the other sites")
+                raise DataError("held-out sums: slopes are too large: a sum may overflow")
 
     def likelier(self, other: PoolSums) -> bool:
-        """Whether the mean loss is less; other clients may have answered, or none."""
+        """Whether the mean loss is smaller; the sums may be of different clients, or empty."""
         return self.weight > 0 and (not other.weight or self.mean_loss < other.mean_loss)
 
     @property
@@ -272,13 +294,13 @@ class PoolSums(Additive):
 
     @property
     def accuracy(self) -> float:
-        """Share of the left-out samples that are classified right."""
+        """Accuracy on held-out samples."""
         return self.correct / max(1, self.weight)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PoolWeights:
-    """Weights of a pool's terms, at least 0 each, and what left-out samples say of them."""
+    """Weights of a pool's terms, at least 0 each, with their sums on held-out samples."""
 
     weights: Floats
     sums: PoolSums
@@ -293,11 +315,20 @@ class PoolWeights:
 def likeliest_weights(
     ask: Callable[[Floats], PoolSums], start: Floats, *, exchanges: int = 7
 ) -> PoolWeights:
-    """Return the weights, at least 0 each, that minimize the log-loss of left-out samples.
+    """Return the weights, at least 0 each, that minimize the held-out log-loss.
 
-    Newton's method on a convex function, whose sums `ask` returns for given weights: a step that
-    raises the loss is halved. Terms that the samples do not call for get no weight: by Akaike's
-    criterion, where without them twice the log-likelihood falls by less than two.
+    Newton's method on a convex function; a step that increases the loss is halved. Then terms are
+    removed by Akaike's information criterion: if without a term twice the log-likelihood decreases
+    by less than two.
+
+    Parameters
+    ----------
+    ask
+        Returns the sums over all clients for given weights: one exchange.
+    start
+        The first weights.
+    exchanges
+        Maximum number of exchanges of Newton's method.
     """
     best = PoolWeights(weights=start, sums=ask(start))
     length = 1.0
@@ -314,22 +345,22 @@ def likeliest_weights(
 
 
 def _pruned(ask: Callable[[Floats], PoolSums], best: PoolWeights) -> PoolWeights:
-    """Drop the term that is missed least, as long as the samples do not call for it.
+    """Remove terms, the least important first, as long as Akaike's criterion decreases.
 
-    The last term is the class prior: one other at least stays.
+    The last term is the class prior; at least one other term stays.
     """
     while True:
         used = np.flatnonzero(best.weights > 0)
         inverse = np.linalg.pinv(_curvature(best)[np.ix_(used, used)])
         loss = best.weights[used] ** 2 / np.maximum(np.diagonal(inverse), 1e-300)
         last = len(best.weights) - 1
-        if (used < last).sum() < 2:  # the only part that is left
+        if (used < last).sum() < 2:  # the only model that is left
             loss[used < last] = np.inf
         worst = int(loss.argmin())
         if loss[worst] >= 2.0:
             return best
         moved = best.weights.copy()
-        # Where the others go when this one is held at zero.
+        # The minimizer of the others, to second order, with this weight fixed at zero.
         moved[used] -= inverse[:, worst] / inverse[worst, worst] * best.weights[used[worst]]
         moved = np.maximum(0.0, moved)
         moved[used[worst]] = 0.0
@@ -344,17 +375,17 @@ def _curvature(at: PoolWeights) -> Floats:
 
 
 def _stepped(at: PoolWeights, length: float) -> tuple[Floats, float]:
-    """Return weights one step further, and the length of a step that leaves one part in use."""
+    """Return the weights after a step, and a step length with which one model stays in use."""
     move = _newton_move(at)
     tried = np.maximum(0.0, at.weights + length * move)
-    while at.weights[:-1].any() and not tried[:-1].any():  # the last term, the prior, is no model
+    while at.weights[:-1].any() and not tried[:-1].any():  # the last term is the class prior
         length /= 2
         tried = np.maximum(0.0, at.weights + length * move)
     return tried, length
 
 
 def _newton_move(at: PoolWeights) -> Floats:
-    """Return the Newton step among terms that are in use or would come into use."""
+    """Return the Newton step of the terms in use and of those with a negative slope."""
     slope, curvature = at.sums.slope / 2.0**LOSS_PLACES, _curvature(at)
     free = (at.weights > 0) | (slope < 0)
     move = np.zeros(len(slope))

@@ -115,11 +115,11 @@ class LocalDescent:
     @cached_property
     def parts(self) -> list[slice]:
         """The mini-batches of an epoch, as places in its order."""
-        return self.rows.parts(self.descent.batch)
+        return self.rows.batch_slices(self.descent.batch)
 
     def orders(self) -> Iterator[Integers]:
         """Yield the order of the samples in each epoch."""
-        return self.rows.orders(self.descent.batch, self.descent.epochs, self.rng)
+        return self.rows.epoch_orders(self.descent.batch, self.descent.epochs, self.rng)
 
     def kind(self) -> Hashable:
         """Return what tasks must have in common to be done in one span; None if this is not."""

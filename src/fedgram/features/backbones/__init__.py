@@ -1,4 +1,4 @@
-"""Frozen backbones by name: ``source:name``, in the spirit of timm."""
+"""Frozen backbones (feature extractors) by name: ``source:name``."""
 
 from fedgram.features.backbones.registry import Backbone, find, names
 

@@ -1,7 +1,7 @@
-"""Bicubic resizing as PyTorch does it: the cubic of a = -0.75, without antialiasing.
+"""Bicubic resizing as in PyTorch: the cubic kernel with a = -0.75, without antialiasing.
 
-Written as two products with sparse matrices of four entries a row, in scipy: a fraction of the time
-of the operator that onnxruntime has for it, and any number of threads can do it at once.
+Computed as two products with sparse matrices of four entries per row. This is several times faster
+than the operator of onnxruntime, and thread-safe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHARPNESS = -0.75
 
 
 def resized(image: Array, side: int) -> Array:
-    """Return an image as float32, channels by side by side, within 0 and 255.
+    """Return a resized image as float32, channels by side by side, clipped to 0 to 255.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def resized(image: Array, side: int) -> Array:
 
 @lru_cache(maxsize=256)
 def _weights(length: int, side: int) -> csr_array:
-    """Return the matrix, side by length, that resizes a line of pixels; its ends repeat."""
+    """Return the matrix, side by length, that resizes a line of pixels; edge pixels repeat."""
     centre = (np.arange(side) + 0.5) * (length / side) - 0.5
     first = np.floor(centre).astype(np.int64) - 1
     places = first[:, None] + np.arange(4)

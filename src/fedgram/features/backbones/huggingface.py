@@ -1,8 +1,8 @@
-"""Models of the Hugging Face hub, or saved in a folder, through transformers.
+"""Hugging Face models as backbones, by the library transformers.
 
-``hf:NAME`` or ``hf:FOLDER``; ``@cls`` or ``@mean`` behind it chooses how token vectors are pooled
-(by default the class token for images and the mean for texts). Weights come from the usual cache
-or are downloaded as usual; a file of weights takes their place where it fits the architecture.
+``hf:NAME`` or ``hf:FOLDER``, with the pooling of token vectors as suffix: ``@cls`` (default for
+images) or ``@mean`` (default for texts). Weights are read from the cache, downloaded, or read from
+a file that fits the architecture.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from fedgram.features.backbones.registry import Backbone, missing
 from fedgram.features.backbones.weights import check, digest, read
 
 POOLINGS = ("cls", "mean")
-# Comes after the tokens that are read here, and is drawn at random where a model has been saved
-# without it.
+# Layers after the token vectors: unused here, and random in models that were saved without them.
 IDLE = ("pooler.",)
-# By the numbers that Pillow gives its filters.
+# Indexed by Pillow's numbers of its filters.
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 BICUBIC = FILTERS.index("bicubic")
 
@@ -44,14 +43,15 @@ def load(_source: str, rest: str, weights: Path | None = None) -> Backbone:
     try:
         config = transformers.AutoConfig.from_pretrained(name)
         if hasattr(config, "mask_ratio"):
-            config.mask_ratio = 0.0  # a masked autoencoder must see the whole image here
+            config.mask_ratio = 0.0  # no masking in a masked autoencoder
         model = _model(transformers, name, config, weights)
-        # Named by what it is, not by the folder it lies in: that differs from site to site.
-        called = config.model_type if Path(name).is_dir() else name
+        # The name must not contain the folder, which differs from site to site.
+        public_name = config.model_type if Path(name).is_dir() else name
         if hasattr(config, "image_size"):
-            return HuggingFaceImages(called, pooling or "cls", model, _preprocessor(name, config))
+            picture = _preprocessor(name, config)
+            return HuggingFaceImages(public_name, pooling or "cls", model, picture)
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-        return HuggingFaceTexts(called, pooling or "mean", model, tokenizer)
+        return HuggingFaceTexts(public_name, pooling or "mean", model, tokenizer)
     except (OSError, ValueError) as error:
         first = str(error).split("\n", 1)[0]
         raise DataError(f"backbone 'hf:{name}' cannot be loaded ({first})") from error
@@ -59,19 +59,19 @@ def load(_source: str, rest: str, weights: Path | None = None) -> Backbone:
 
 def _model(transformers: Any, name: str, config: Any, weights: Path | None) -> Any:
     how = {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    spoken = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # what does not fit is said below, in one line
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()  # `check` below reports what does not fit
     try:
         if weights is None:
-            problem = f"backbone 'hf:{name}' is not whole"
+            problem = f"backbone 'hf:{name}' is incomplete"
             model, info = transformers.AutoModel.from_pretrained(name, **how)
         else:
             problem = f"{weights} does not fit hf:{name}"
             kind = type(transformers.AutoModel.from_config(config))
             model, info = kind.from_pretrained(None, state_dict=read(weights), **how)
     finally:
-        transformers.logging.set_verbosity(spoken)
-    inside = f"{model.base_model_prefix}."  # how a model with a head on top calls this one
+        transformers.logging.set_verbosity(verbosity)
+    inside = f"{model.base_model_prefix}."  # prefix of these keys in a model with a head
     check(
         problem,
         model.state_dict(),
@@ -95,7 +95,17 @@ def _preprocessor(name: str, config: Any) -> Picture:
 
 
 def picture(settings: dict[str, Any], image_size: Any, name: str) -> Picture:
-    """Return what a ``preprocessor_config.json`` says, which is empty where a model has none."""
+    """Return the preprocessing of a ``preprocessor_config.json``.
+
+    Parameters
+    ----------
+    settings
+        The content of the file; empty if the model has no such file.
+    image_size
+        The model's image size, used if the file contains none.
+    name
+        Name of the backbone, for error messages.
+    """
     size = settings.get("size", image_size)
     cuts = bool(settings.get("do_center_crop"))
     if isinstance(size, list | tuple):
@@ -106,15 +116,15 @@ def picture(settings: dict[str, Any], image_size: Any, name: str) -> Picture:
     strange += [f"size.{key}" for key in size if key not in ("shortest_edge", "height", "width")]
     if strange or not settings.get("do_resize", True):
         raise DataError(
-            f"backbone {name!r}: its preprocessing uses {(*strange, 'do_resize=false')[0]}, which "
-            "is not known here; export the model and use onnx:PATH"
+            f"backbone {name!r}: preprocessing with {(*strange, 'do_resize=false')[0]} is not "
+            "supported; export the model and use onnx:PATH"
         )
     fit: Fit = "shorter" if "shortest_edge" in size else "squash"
     resize = (size["shortest_edge"],) * 2 if fit == "shorter" else (size["height"], size["width"])
     crop = settings.get("crop_size", resize[0]) if cuts else resize
     if isinstance(crop, dict):
         crop = crop["height"], crop["width"]
-    # Pixels from 0 to 1 are what mean and std are for, whatever the model's own factor.
+    # `Picture` normalizes pixels from 0 to 1, so the model's own factor goes into mean and std.
     rescales = settings.get("do_rescale", True)
     factor = 255 * settings.get("rescale_factor", 1 / 255) if rescales else 255
     normalizes = settings.get("do_normalize", True)
@@ -144,11 +154,11 @@ class HuggingFaceImages:
         return self.embed([self.prepare(image) for image in items])
 
     def prepare(self, item: Any) -> Array:
-        """Return an image as the network takes it, which needs no network."""
+        """Return an image as input of the network."""
         return self._picture(item)
 
     def embed(self, ready: Sequence[Any]) -> Array:
-        """Return the features of images that were made ready."""
+        """Return the features of prepared images."""
         import torch
 
         rows = []
@@ -167,7 +177,7 @@ class HuggingFaceImages:
 
 
 class HuggingFaceTexts:
-    """A text encoder, one text at a time: padding would tie a text to its neighbours."""
+    """A text encoder, one text at a time: results do not depend on the batch."""
 
     takes: ItemKind = "texts"
 

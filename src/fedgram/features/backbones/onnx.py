@@ -1,4 +1,4 @@
-"""Any ONNX model as a backbone, through onnxruntime."""
+"""Any ONNX model as a backbone, run by onnxruntime."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from fedgram.runtime.settings import build
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """How an image becomes the model's input.
+    """Preprocessing of an image for an ONNX model.
 
-    It stands in a JSON file of the model's name plus ``.json``, or in the model's metadata under
-    ``fedgram``. Size 0 leaves images as they are, for models that resize by themselves.
+    Read from a JSON file (name of the model file plus ``.json``), or from the model's metadata
+    under ``fedgram``.
 
     Parameters
     ----------
     size
-        Side of the square that images are resized to (bicubic).
+        Images are resized to a square of this side (bicubic); 0 does not resize.
     mean, std
-        Taken off and divided by, for pixels from 0 to 1: one number for all channels, or a list of
-        one for each.
+        Normalization of pixels from 0 to 1: one number for all channels, or one for each.
     layout
         "NCHW" or "NHWC".
     raw
-        Give the model the bytes 0 to 255 as they are.
+        Pixels from 0 to 255 without normalization.
     """
 
     size: int = 224
@@ -52,9 +51,9 @@ class Preprocessing:
             if isinstance(value, tuple):
                 if len(value) != 3:
                     raise ConfigError(
-                        f"{name} {list(value)}: one number, or one for each of red, green and blue"
+                        f"{name} {list(value)}: expected one number, or three: red, green and blue"
                     )
-                if len(set(value)) == 1:  # the same pixels, so the same digest
+                if len(set(value)) == 1:  # equal pixels, so equal digests
                     object.__setattr__(self, name, value[0])
         if not np.all(self.std):
             raise ConfigError(f"std {self.std}: must not be 0")
@@ -64,7 +63,7 @@ def load(_source: str, rest: str) -> Backbone:
     """Return ``onnx:PATH``."""
     path = Path(rest)
     if not rest or not path.is_file():
-        raise ConfigError(f"backbone 'onnx:{rest}': there is no such file; write onnx:PATH")
+        raise ConfigError(f"backbone 'onnx:{rest}': file not found; write onnx:PATH")
     sidecar = path.with_name(path.name + ".json")
     settings = None
     if sidecar.is_file():
@@ -78,7 +77,7 @@ def load(_source: str, rest: str) -> Backbone:
 
 
 class Onnx:
-    """An ONNX model with one input and the features as its first output."""
+    """An ONNX model with one input, whose first output contains the features."""
 
     takes: ItemKind = "images"
 
@@ -90,7 +89,7 @@ class Onnx:
         except ImportError as error:
             raise missing(name, "vision", error) from error
         self.name = name
-        # Images side by side, a thread for each, are faster than threads that share an image.
+        # One thread per image is faster than several threads per image.
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         try:
@@ -99,13 +98,14 @@ class Onnx:
             )
         except Exception as error:
             raise DataError(f"{path}: cannot be read as an ONNX model ({error})") from error
-        kept = self._session.get_modelmeta().custom_metadata_map.get("fedgram")
-        if settings is None and kept:
-            settings = build(Preprocessing, json.loads(kept), "fedgram metadata")
+        metadata = self._session.get_modelmeta().custom_metadata_map.get("fedgram")
+        if settings is None and metadata:
+            settings = build(Preprocessing, json.loads(metadata), "fedgram metadata")
         self._settings = settings or Preprocessing()
         first = self._session.get_inputs()[0]
         self._input = first.name
-        # One image at a time unless the model was exported for more: it has no neighbours then.
+        # Batches of one, so that features do not depend on other images, unless the model was
+        # exported for a fixed batch size.
         self._batch = first.shape[0] if isinstance(first.shape[0], int) else 1
         weights = digest or hashlib.sha256(path.read_bytes()).hexdigest()
         recipe = json.dumps(asdict(self._settings), sort_keys=True)
@@ -115,7 +115,7 @@ class Onnx:
         return self.embed([self.prepare(image) for image in items])
 
     def prepare(self, image: Any) -> Array:
-        """Return an image as the model takes it, without the axis of the batch."""
+        """Return an image as input of the model, without the batch axis."""
         settings = self._settings
         if settings.size:
             image = _resized(image, settings.size)
@@ -127,7 +127,7 @@ class Onnx:
         return np.ascontiguousarray(image)
 
     def embed(self, ready: Sequence[Any]) -> Array:
-        """Return the features of images that were made ready, as many at once as cores."""
+        """Return the features of prepared images, with one thread per core."""
         batches = [ready[k : k + self._batch] for k in range(0, len(ready), self._batch)]
         with ThreadPoolExecutor(_cores()) as pool:
             return np.concatenate(list(pool.map(self._features, batches)))
@@ -141,15 +141,15 @@ class Onnx:
             reason = " ".join(str(error).split())
             raise DataError(
                 f"backbone {self.name!r} cannot be run on {images[0].dtype} of shape "
-                f"{images[0].shape} ({reason}); say what it takes in a .json file beside it"
+                f"{images[0].shape} ({reason}); describe its input in a .json file next to it"
             ) from error
         return features.reshape(len(images), -1)
 
 
 def _cores() -> int:
-    """Return how many cores this process may use, which schedulers of clusters limit."""
-    mine = getattr(os, "sched_getaffinity", None)  # not on every platform
-    return len(mine(0)) if mine else os.cpu_count() or 1
+    """Return the number of cores that this process may use; cluster schedulers limit it."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _resized(image: Array, side: int) -> Array:

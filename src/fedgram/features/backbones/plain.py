@@ -1,4 +1,4 @@
-"""Backbones without weights: vectors as they are, and the pixels themselves."""
+"""Backbones without weights: identity for vectors, and downsampled pixels for images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load(source: str, rest: str) -> Backbone:
 
 @dataclass(frozen=True)
 class Identity:
-    """Vectors as they are."""
+    """The identity on vectors."""
 
     name: str = "identity"
     takes: ItemKind = "vectors"
@@ -39,7 +39,7 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """The mean color of each cell of a grid laid over the image, in whole numbers.
+    """A downsampled image: the mean color of each of side by side cells.
 
     Examples
     --------
@@ -62,14 +62,14 @@ class Pixels:
         return self.embed([self.prepare(image) for image in items])
 
     def embed(self, ready: Sequence[Any]) -> Array:
-        """Return the vectors that `prepare` made, one above the other."""
+        """Return the vectors from `prepare` as one array."""
         return np.stack(ready)
 
     def prepare(self, image: Any) -> Array:
-        """Return the vector of an image: all the work there is, so that threads can share it."""
+        """Return the vector of an image; all work is here, so that threads share it."""
         height, width, _ = image.shape
         rows, columns = _starts(height, self.side), _starts(width, self.side)
-        if min(height, width) < self.side:  # too small to have a pixel for each cell
+        if min(height, width) < self.side:  # fewer pixels than cells: nearest neighbor
             nearest: Array = image[np.ix_(rows, columns)]
             return nearest.reshape(-1).astype(np.float64)
         sums = np.add.reduceat(image.astype(np.int64), rows, axis=0)

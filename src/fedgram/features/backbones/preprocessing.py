@@ -1,7 +1,7 @@
-"""How an image becomes a network's input, with Pillow and numpy alone.
+"""Image preprocessing for networks (resize, crop, normalize), with Pillow and NumPy only.
 
-Packages change the way they resize from one version to the next, and with the libraries they find.
-Here a model's settings mean the same pixels everywhere, and belong to its digest.
+The resizing of other packages depends on their version and on the installed libraries. Here equal
+settings give equal pixels on every machine, and the settings are part of the backbone's digest.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """Scale an image, cut out or pad to the middle, normalize.
+    """Resize an image, crop or pad it to its center, and normalize it.
 
     Parameters
     ----------
     size
         Height and width of the result.
     resize
-        Height and width that the image is scaled to, before the middle is cut out.
+        Height and width after resizing, before the center crop.
     fit
-        How it is scaled: "squash" takes both sides as given; "shorter" makes the shorter side that
-        long and keeps the shape; "outside" covers the given rectangle, and "inside" fits into it,
-        with the mean color around it.
+        "squash" resizes to exactly `resize`. The others keep the aspect ratio: "shorter" resizes
+        the shorter side, "outside" covers the rectangle, "inside" fits into the rectangle and pads
+        with the mean color.
     interpolation
         One of Pillow's filters.
     middle
-        Where the middle lies when an odd number of pixels is to be cut off: "floor" rounds the
-        half pixel down, as transformers does, "even" to an even number, as timm does.
+        Rounding of the crop's offset if an odd number of pixels is removed: "floor" rounds down,
+        as transformers does, "even" rounds to an even number, as timm does.
     mean, std
-        Taken off and divided by, for pixels from 0 to 1.
+        Normalization of pixels from 0 to 1.
     """
 
     size: tuple[int, int]
@@ -52,12 +52,14 @@ class Picture:
     def __post_init__(self) -> None:
         if self.interpolation not in INTERPOLATIONS:
             known = ", ".join(INTERPOLATIONS)
-            raise DataError(f"interpolation {self.interpolation!r} is none of {known}")
+            raise DataError(f"interpolation: expected one of {known}, got {self.interpolation!r}")
         if len(self.mean) != 3 or len(self.std) != 3 or not all(self.std):
-            raise DataError(f"mean {self.mean}, std {self.std}: three numbers each, std not 0")
+            raise DataError(
+                f"mean {self.mean}, std {self.std}: expected three numbers each, std not 0"
+            )
 
     def __call__(self, image: Array) -> Array:
-        """Return three planes of float32 for a uint8 image of height by width by three."""
+        """Return a float32 array (3, height, width) for a uint8 image (height, width, 3)."""
         from PIL import Image
 
         height, width = self._scaled(*image.shape[:2])
@@ -66,7 +68,7 @@ class Picture:
         around = tuple(round(255 * v) for v in self.mean) if self.fit == "inside" else 0
         middle = Image.new("RGB", self.size[::-1], around)
         middle.paste(scaled, (-self._cut(width, self.size[1]), -self._cut(height, self.size[0])))
-        # In float32 throughout: what other tools do, to the bit.
+        # All in float32: equal to other tools, to the bit.
         pixels: Array = np.asarray(middle, np.float32) / np.float32(255)
         pixels = (pixels - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -82,7 +84,7 @@ class Picture:
         return max(1, round(height / ratio)), max(1, round(width / ratio))
 
     def _cut(self, side: int, wanted: int) -> int:
-        """Return how much to cut off before the middle, negative where there is too little."""
+        """Return the offset of the center crop; negative for padding."""
         if self.middle == "floor":
             return (side - wanted) // 2
         return round((side - wanted) / 2) if side >= wanted else -((wanted - side) // 2)

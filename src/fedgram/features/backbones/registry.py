@@ -1,4 +1,4 @@
-"""How a backbone is found by its name."""
+"""Registry of backbones: a backbone by its name."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fedgram.data.items import ItemKind
 from fedgram.errors import ConfigError, DataError
 from fedgram.runtime.settings import propose
 
-# Name (or source) -> module with a function `load(source, rest)`, imported when it is asked for.
+# Name (or source) -> module with a function `load(source, rest)`, imported on first use.
 _SOURCES = {
     "identity": "plain",
     "pixels": "plain",
     "onnx": "onnx",
-    "hf": "hf",
+    "hf": "huggingface",
     "timm": "timm",
     "efficientnet-lite0": "efficientnet",
     "wordllama": "wordllama",
 }
-# Those whose `load` takes a file of weights as well.
-_WEIGHED = ("hf", "timm")
+# Sources whose `load` also takes a file of weights.
+_WITH_WEIGHTS = ("hf", "timm")
 DEFAULTS: dict[ItemKind, str] = {
     "images": "efficientnet-lite0",
     "texts": "wordllama",
@@ -36,41 +36,41 @@ class Backbone(Protocol):
 
     @property
     def name(self) -> str:
-        """The name it was found by."""
+        """The name of the backbone."""
 
     @property
     def takes(self) -> ItemKind:
-        """What it is run on."""
+        """The kind of items: images, texts or vectors."""
 
     @property
     def digest(self) -> str:
-        """Of its weights and its preprocessing: sites with different ones must not add up."""
+        """Digest of weights and preprocessing; statistics of different digests do not add."""
 
     def __call__(self, items: Sequence[Any]) -> Array:
-        """Return one vector per item; images come as uint8 arrays, height by width by three."""
+        """Return one vector per item; images are uint8 arrays of height by width by three."""
 
 
 @runtime_checkable
 class Staged(Backbone, Protocol):
-    """A backbone that makes each item ready by itself, which threads can do ahead of time.
+    """A backbone with separate preprocessing, which threads can run ahead of the model.
 
-    Calling it does both, one after the other.
+    A call runs both steps.
     """
 
     def prepare(self, item: Any, /) -> Any:
-        """Return an item as the model takes it; several threads may ask at once."""
+        """Return an item as input of the model; thread-safe."""
 
     def embed(self, ready: Sequence[Any], /) -> Array:
-        """Return one vector for each item that was made ready."""
+        """Return one vector for each result of `prepare`."""
 
 
 def names() -> list[str]:
-    """Return the names and sources that are known."""
+    """Return all names and sources."""
     return list(_SOURCES)
 
 
 def find(name: str, weights: Path | None = None) -> Backbone:
-    """Return a backbone by its name, with weights from a file where it is an architecture.
+    """Return a backbone by its name; `weights` is a file of weights for an architecture.
 
     Examples
     --------
@@ -79,27 +79,37 @@ def find(name: str, weights: Path | None = None) -> Backbone:
     >>> find("pixel")
     Traceback (most recent call last):
     ...
-    fedgram.errors.ConfigError: backbone 'pixel' is not known; did you mean 'pixels'?
+    fedgram.errors.ConfigError: backbone 'pixel' is unknown; did you mean 'pixels'?
     """
     source, _, rest = name.partition(":")
     if source not in _SOURCES:
-        raise ConfigError(f"backbone {name!r} is not known; {propose(source, _SOURCES)}")
+        raise ConfigError(f"backbone {name!r} is unknown; {propose(source, _SOURCES)}")
     module = importlib.import_module(f"fedgram.features.backbones.{_SOURCES[source]}")
     backbone: Backbone
     if weights is None:
         backbone = module.load(source, rest)
-    elif source not in _WEIGHED:
-        takers = ", ".join(f"{source}:NAME" for source in _WEIGHED)
-        raise ConfigError(f"backbone {name!r} takes no weights; leave them out, or use {takers}")
+    elif source not in _WITH_WEIGHTS:
+        others = ", ".join(f"{source}:NAME" for source in _WITH_WEIGHTS)
+        raise ConfigError(f"backbone {name!r} takes no weights; remove them, or use {others}")
     elif not weights.is_file():
-        raise DataError(f"{weights}: there is no such file of weights")
+        raise DataError(f"{weights}: file of weights not found")
     else:
         backbone = module.load(source, rest, weights)
     return backbone
 
 
 def missing(name: str, extra: str, error: ImportError) -> ConfigError:
-    """Return the error to raise where a package that a backbone needs is not installed."""
+    """Return the error for a missing package of a backbone.
+
+    Parameters
+    ----------
+    name
+        Name of the backbone.
+    extra
+        The extra of fedgram that installs the package.
+    error
+        The failed import.
+    """
     return ConfigError(
         f"backbone {name!r} needs the package {error.name}: pip install 'fedgram[{extra}]'"
     )

@@ -1,8 +1,8 @@
-"""Models of timm: pooled features, with the transform that each model asks for.
+"""Models of timm as backbones: pooled features, with the evaluation transform of each model.
 
-``timm:NAME``, such as ``timm:vit_base_patch16_224.mae``; ``timm:hf-hub:OWNER/NAME`` for one that
-somebody shares on the hub; ``timm:FOLDER`` for one that timm has saved (``config.json`` and
-weights). Weights come from the usual cache, or are downloaded as usual, or from a file.
+``timm:NAME``, such as ``timm:vit_base_patch16_224.mae``; ``timm:hf-hub:OWNER/NAME`` for a model on
+the Hugging Face hub; ``timm:FOLDER`` for a model saved by timm (``config.json`` and weights).
+Weights are read from the cache, downloaded, or read from a file.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def load(_source: str, rest: str, weights: Path | None = None) -> Backbone:
         arguments = _arguments(folder)
         weights = weights or _saved(folder)
     elif weights is None and not spec.startswith(_HUB) and not timm.is_model_pretrained(spec):
-        raise DataError(f"backbone {name!r}: timm has no weights for it; give some with --weights")
+        raise DataError(f"backbone {name!r}: timm has no weights for it; use --weights")
     try:
         model = timm.create_model(spec, pretrained=weights is None, num_classes=0)
-    except Exception as error:  # of timm, of the hub, of what it downloads with
+    except Exception as error:  # of timm, the hub or the download
         raise _refused(name, error) from error
     if weights is not None:
         _put(timm, model, weights, name)
@@ -59,23 +59,24 @@ def _package(name: str) -> Any:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
         raise missing(name, "timm", error) from error
-    except Exception as error:  # torchvision fails in many ways where it does not fit torch
+    except Exception as error:  # torchvision raises many types if it does not fit torch
         raise ConfigError(
-            f"backbone {name!r}: timm cannot be imported ({error}); install the torch and "
-            "torchvision that belong together, as pytorch.org says for this machine"
+            f"backbone {name!r}: timm cannot be imported ({error}); install matching versions of "
+            "torch and torchvision (see pytorch.org)"
         ) from error
     return timm
 
 
 def _spec(timm: Any, rest: str) -> str:
-    """Return the name as timm wants it, with what it does not know refused."""
+    """Return the name for `timm.create_model`; raise `ConfigError` for unknown names."""
     if rest.startswith((_FOLDER, _HUB)):
         return rest
     architecture, _, tag = rest.partition(".")
     former = timm.models.get_deprecated_models()
     if architecture in former:
-        today = former[architecture] or "not there any more"
-        raise ConfigError(f"backbone 'timm:{rest}': that was an older name; it is {today}")
+        today = former[architecture]
+        remedy = f"use {today}" if today else "the model was removed"
+        raise ConfigError(f"backbone 'timm:{rest}': deprecated name; {remedy}")
     if timm.is_model(architecture):
         tags = timm.list_models(architecture, include_tags=True)
         if not tag or rest in tags:
@@ -86,7 +87,7 @@ def _spec(timm: Any, rest: str) -> str:
         return f"{_FOLDER}{rest}"
     known = timm.list_models(include_tags=bool(tag))
     near = difflib.get_close_matches(rest, known, n=3, cutoff=0.5)
-    proposed = f"did you mean {', '.join(near)}?" if near else "timm.list_models() has them all"
+    proposed = f"did you mean {', '.join(near)}?" if near else "see timm.list_models()"
     raise ConfigError(f"backbone 'timm:{rest}': neither a model nor a folder; {proposed}")
 
 
@@ -96,7 +97,7 @@ def _arguments(folder: Path) -> dict[str, Any]:
         return dict(config.get("model_args") or {})
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise DataError(
-            f"{folder}: not a model that timm has saved ({error}); it needs a config.json"
+            f"{folder}: not a model saved by timm ({error}); expected a config.json"
         ) from error
 
 
@@ -104,21 +105,21 @@ def _saved(folder: Path) -> Path:
     for name in SAVED:
         if (folder / name).is_file():
             return folder / name
-    raise DataError(f"{folder}: holds no {SAVED[0]}; name the file with --weights")
+    raise DataError(f"{folder}: {SAVED[0]} is missing; use --weights for another file")
 
 
 def _refused(name: str, error: Exception) -> DataError:
     first = str(error).split("\n", 1)[0]
     return DataError(
-        f"backbone {name!r} can neither be found in the cache nor be downloaded ({first}); "
-        "connect once, or give the weights with --weights"
+        f"backbone {name!r} is not in the cache and cannot be downloaded ({first}); "
+        "connect once, or use --weights"
         if isinstance(error, OSError)
         else f"backbone {name!r} cannot be loaded ({first})"
     )
 
 
 def _put(timm: Any, model: Any, path: Path, name: str) -> None:
-    """Put a file's weights into a model, in timm's own format or one that timm converts."""
+    """Load a file of weights into a model, in timm's format or a format that timm converts."""
     state, own = read(path), model.state_dict()
     entry = timm.model_entrypoint(model.pretrained_cfg["architecture"])
     converted = getattr(importlib.import_module(entry.__module__), "checkpoint_filter_fn", None)
@@ -138,16 +139,16 @@ def _put(timm: Any, model: Any, path: Path, name: str) -> None:
 
 
 def _picture(timm: Any, model: Any, name: str, arguments: dict[str, Any]) -> Picture:
-    """Return what timm's own transform for evaluation does, as of 1.0.31.
+    """Return timm's evaluation transform, as of version 1.0.31.
 
-    Earlier ones resize bilinearly, whatever the settings say, where the result is not square.
+    If the result is not square, earlier versions ignore the settings and resize bilinearly.
     """
     config = timm.data.resolve_model_data_config(model)
     channels, height, width = config["input_size"]
-    side = arguments.get("img_size")  # a model built for another size than its settings speak of
+    side = arguments.get("img_size")  # a model built for another size than the one in its settings
     height, width = (side, side) if isinstance(side, int) else side or (height, width)
     if channels != 3:
-        raise ConfigError(f"backbone {name!r} takes {channels} channels; images here have 3")
+        raise ConfigError(f"backbone {name!r}: expected a model for 3 channels, got {channels}")
     resize = math.floor(height / config["crop_pct"]), math.floor(width / config["crop_pct"])
     square = resize[0] == resize[1]
     fits: dict[str, Fit] = {"squash": "squash", "border": "inside"}
@@ -171,7 +172,7 @@ class Timm:
     def __init__(
         self, model: Any, picture: Picture, *, tagged: bool, arguments: dict[str, Any]
     ) -> None:
-        # Named by what it is, not by the folder it lies in: that differs from site to site.
+        # The name must not contain the folder, which differs from site to site.
         settings = model.pretrained_cfg
         tag = f".{settings['tag']}" if tagged and settings.get("tag") else ""
         self.name = f"timm:{settings['architecture']}{tag}"
@@ -188,11 +189,11 @@ class Timm:
         return self.embed([self.prepare(image) for image in items])
 
     def prepare(self, item: Any) -> Array:
-        """Return an image as the network takes it, which needs no network."""
+        """Return an image as input of the network."""
         return self._picture(item)
 
     def embed(self, ready: Sequence[Any]) -> Array:
-        """Return the features of images that were made ready."""
+        """Return the features of prepared images."""
         import torch
 
         rows = []
@@ -200,6 +201,6 @@ class Timm:
             for pixels in ready:
                 row = self._model(torch.from_numpy(pixels)[None])
                 if not isinstance(row, torch.Tensor) or row.ndim != 2:
-                    raise DataError(f"backbone {self.name!r} does not pool to one vector an image")
+                    raise DataError(f"backbone {self.name!r}: expected one pooled vector per image")
                 rows.append(row[0].numpy())
         return np.stack(rows)

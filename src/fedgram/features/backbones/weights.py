@@ -1,4 +1,4 @@
-"""Weights: read from files without running anything in them, checked, digested."""
+"""Weights of torch models: reading without running code, checking, and digests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from fedgram.errors import DataError
 
-# Training programs wrap the state dict, averaged weights first, and parallel ones prefix its keys.
+# Training programs wrap the state dict (averaged weights take precedence) and prefix its keys.
 _WRAPPINGS = ("state_dict_ema", "model_ema", "state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
-_COUNTER = "num_batches_tracked"  # which training alone needs, and older files do not have
+_COUNTER = "num_batches_tracked"  # used in training only, and absent from older files
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the tensors of a safetensors file or of a state dict that torch has saved."""
+    """Return the tensors of a safetensors file, or of a state dict saved by torch."""
     import torch
     from safetensors.torch import load_file
 
@@ -25,7 +25,7 @@ def read(path: Path) -> dict[str, Any]:
         if path.suffix == ".safetensors":
             content: Any = load_file(path)
         else:
-            # Many a training program keeps its command line beside the weights.
+            # Many training programs save their command line with the weights.
             with torch.serialization.safe_globals([argparse.Namespace]):
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -38,12 +38,24 @@ def read(path: Path) -> dict[str, Any]:
     tensors = (inner[0] if inner else content).items()
     state = {_bare(str(key)): value for key, value in tensors if isinstance(value, torch.Tensor)}
     if not state:
-        raise DataError(f"{path}: holds no weights; a dictionary of tensors by name is wanted")
+        raise DataError(f"{path}: no weights; expected a dictionary of tensors by name")
     return state
 
 
 def put(model: Any, state: dict[str, Any], name: str, path: Path) -> None:
-    """Put weights into a torch model, or say which do not fit."""
+    """Load weights into a torch model; raise `DataError` if they do not fit.
+
+    Parameters
+    ----------
+    model
+        The torch model.
+    state
+        The tensors by name.
+    name
+        Name of the backbone, for error messages.
+    path
+        The file of weights, for error messages.
+    """
     own = model.state_dict()
     check(
         f"{path} does not fit {name}",
@@ -68,28 +80,42 @@ def check(
     shapes: dict[str, tuple[Any, Any]],
     idle: tuple[str, ...] = (),
 ) -> None:
-    """Refuse weights that would leave a part of the model to chance.
+    """Raise `DataError` if weights are missing, or belong to another model.
 
-    A classifier or a decoder that the model does not have may be left over. A further layer of a
-    part that it does have may not: the weights are another model's. Keys that begin as `idle`
-    says belong to what features do not depend on.
+    Further weights of modules that the model does not have are allowed: a classifier or a decoder.
+    Further weights inside a module of the model are not.
+
+    Parameters
+    ----------
+    problem
+        Start of the error message.
+    own
+        The keys of the model.
+    missing
+        Keys of the model without weights.
+    further
+        Keys of weights that the model does not have.
+    shapes
+        Keys with different shapes: that of the weights, and that of the model.
+    idle
+        Prefixes of keys that do not influence the features.
     """
-    parts = {key.split(".", 1)[0] for key in own}
+    modules = {key.split(".", 1)[0] for key in own}
     lacking = [key for key in missing if not key.startswith(idle) and not key.endswith(_COUNTER)]
-    foreign = [key for key in further if key.split(".", 1)[0] in parts]
+    foreign = [key for key in further if key.split(".", 1)[0] in modules]
     reasons = []
     if lacking:
-        reasons.append(f"it lacks {_some(lacking)}")
+        reasons.append(f"missing: {_shortened(lacking)}")
     if foreign:
-        reasons.append(f"it has {_some(foreign)} too many")
+        reasons.append(f"unexpected: {_shortened(foreign)}")
     for key in sorted(shapes)[:1]:
-        reasons.append(f"{key} has shape {shapes[key][0]} instead of {shapes[key][1]}")
+        reasons.append(f"{key}: expected shape {shapes[key][1]}, got {shapes[key][0]}")
     if reasons:
         raise DataError(f"{problem}: {'; '.join(reasons)}")
 
 
 def digest(model: Any, *more: str, idle: tuple[str, ...] = ()) -> str:
-    """Return a digest of a torch model's weights and of what else decides its features."""
+    """Return a digest of a torch model's weights and of further settings as texts."""
     total = hashlib.sha256()
     for key, tensor in sorted(model.state_dict().items()):
         if not key.startswith(idle):
@@ -106,7 +132,7 @@ def _bare(key: str) -> str:
     return key
 
 
-def _some(keys: list[str]) -> str:
+def _shortened(keys: list[str]) -> str:
     listed = ", ".join(sorted(keys)[:3])
     return listed if len(keys) <= 3 else f"{listed} and {len(keys) - 3} more"
 

@@ -1,4 +1,4 @@
-"""WordLlama: static word vectors for texts, which a package carries: 256 features, no torch."""
+"""WordLlama: static word vectors for texts, with weights from a package: 256 features, no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load(_source: str, _rest: str) -> Backbone:
     except ImportError as error:
         raise missing(NAME, "text", error) from error
     folder = Path(wordllama.__file__).parent
-    # The package looks for its own tokenizer in a cache folder unless it is told where it lies.
+    # Without `cache_dir` the package looks for its own tokenizer in a cache folder.
     model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
     weights = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.suffix in (".safetensors", ".json")):
@@ -42,5 +42,5 @@ class WordLlama:
         self.digest = digest
 
     def __call__(self, items: Sequence[Any]) -> Array:
-        # One at a time: padding to a common length would tie a text to its neighbours.
+        # One at a time: with padding, the features of a text would depend on the batch.
         return np.concatenate([self._model.embed([str(text)]) for text in items])
