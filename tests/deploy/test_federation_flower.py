@@ -19,10 +19,10 @@ from federation_support import project, served
 from fedgram.deploy.folders import Project, create
 from fedgram.deploy.keys import make_keys
 from fedgram.deploy.operator import answers, latest, register, start_site, start_superlink
-from fedgram.deploy.process_watch import VARIABLE
 from fedgram.deploy.processes import Processes, free_ports
 from fedgram.errors import FederationError
 from fedgram.experiments.reader import read_runs
+from fedgram.runtime.processes import VARIABLE
 
 pytestmark = pytest.mark.flower
 ROOT = Path(__file__).parents[2]
@@ -148,7 +148,7 @@ def test_strangers_are_refused(federation, tmp_path):
             what="the refusal",
         )
         assert refused in unknown.log.read_text()
-        with pytest.raises(FederationError, match="is not this federation's"):
+        with pytest.raises(FederationError, match="not this federation's"):
             answers(federation.address, other.server / "ca.crt")
 
 

@@ -6,15 +6,16 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
 from fedgram.cli import main
-from fedgram.deploy import process_watch
 from fedgram.deploy.folders import Address, create
-from fedgram.deploy.operator import answers, quoted, register, start_superlink
-from fedgram.deploy.processes import Processes, environment, follow, free_ports, program, reason
+from fedgram.deploy.operator import answers, register, start_superlink
+from fedgram.deploy.processes import Processes, follow, free_ports, reason
 from fedgram.errors import ConfigError, FederationError
+from fedgram.runtime.processes import processes_with_token
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes are for Linux and macOS")
 DEADLINE = 60  # of things that take a moment, for machines that do much else
@@ -54,11 +55,10 @@ def wait_for(condition):
 
 
 def alive(pid):
-    """Whether a process is there, and not only as an entry that nobody has collected."""
+    """Whether a process runs; a zombie does not."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -80,10 +80,6 @@ def script(tmp_path):
     return tmp_path
 
 
-needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="there is no /proc")
-
-
-@needs_proc
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_nothing_survives_a_parent_that_is_ended(script, number):
     (script / "parent.py").write_text(PARENT.replace("name]", '"stubborn"]'))
@@ -102,7 +98,6 @@ def test_nothing_survives_a_parent_that_is_ended(script, number):
     assert code == expected.get(number, -number)
 
 
-@needs_proc
 @pytest.mark.parametrize("how", ["stubborn", "willing"])
 def test_nothing_survives_an_error(script, how):
     started = []
@@ -119,15 +114,13 @@ def test_nothing_survives_an_error(script, how):
     assert not any(map(alive, started))
 
 
-@needs_proc
 def test_processes_of_others_are_left_alone(script):
     other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     try:
         with Processes(script / "logs", grace=0.5) as processes:
             processes.start("a", ["sleep", "1000"])
-            ours = process_watch.processes_with_token(processes._token)
-            assert len(ours) == 1
-            assert other.pid not in ours
+            (ours,) = processes_with_token(processes._token)
+            assert ours.pid == processes._children[0].process.pid
         assert alive(other.pid)
     finally:
         other.kill()
@@ -204,30 +197,10 @@ def test_the_reason_is_found_in_a_log(tmp_path, text, why):
     assert reason(tmp_path / "a.log", len(text.encode())) == ""  # what was before tells nothing
 
 
-def test_flowers_programs_call_nobody_and_keep_to_their_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLWR_HOME", "/elsewhere")
-    found = environment(tmp_path)
-    assert found["FLWR_HOME"] == str(tmp_path)
-    assert found["FLWR_TELEMETRY_ENABLED"] == found["RAY_USAGE_STATS_ENABLED"] == "0"
-    assert found["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
-    assert found["PATH"].split(os.pathsep)[0] == os.path.dirname(sys.executable)
-
-
-def test_a_program_that_is_not_there_says_what_to_install():
-    with pytest.raises(ConfigError, match=r"pip install 'fedgram\[flower\]'"):
-        program("flower-that-is-not-there")
-
-
 def test_ports_are_free_and_different():
     ports = free_ports(20)
     assert len(set(ports)) == 20
     assert not any(answers(Address(host="127.0.0.1", port=port), None) for port in ports[:3])
-
-
-def test_paths_that_flower_cannot_be_told_of_are_refused(tmp_path):
-    assert quoted(tmp_path / "a b") == f"'{tmp_path}/a b'"
-    with pytest.raises(ConfigError, match="rename the folder"):
-        quoted(tmp_path / "it's")
 
 
 @pytest.fixture
@@ -241,13 +214,13 @@ def project(tmp_path):
     ("command", "reason"),
     [
         (["server", "study"], "run 'fedgram federation keys"),
-        (["site", "study/sites/north"], "the server's folder has it after"),
-        (["site", "study", "--port", "1"], "has no site.toml"),
+        (["site", "study/sites/north"], "'fedgram federation keys' writes it"),
+        (["site", "study", "--port", "1"], "no site.toml there"),
         (["site", "study/sites/north", "--server", "x"], "'x' is not an address"),
         (["run", "study"], "start it with 'fedgram federation server"),
         (["register", "study"], "start it with 'fedgram federation server"),
-        (["run", "study/sites/north"], "make one with 'fedgram federation init'"),
-        (["simulate", "study/sites/north"], "make one with 'fedgram federation init'"),
+        (["run", "study/sites/north"], "create a federation with 'fedgram federation init'"),
+        (["simulate", "study/sites/north"], "create a federation with 'fedgram federation init'"),
     ],
 )
 def test_what_is_missing_is_said_in_one_line(project, command, reason, monkeypatch):
@@ -306,7 +279,7 @@ def test_a_new_key_takes_the_place_of_the_old(project):
 
 
 def test_a_site_without_a_key_is_named(project):
-    with pytest.raises(ConfigError, match=r"node\.pub: is not there; the site must send it"):
+    with pytest.raises(ConfigError, match=r"node\.pub: missing; the site must send it"):
         register(Told(project, []), print)
 
 

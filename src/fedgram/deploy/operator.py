@@ -1,4 +1,4 @@
-"""Run a federation: the server, its sites, and what is asked of them, by Flower's programs."""
+"""Start the server and the sites of a federation, and runs on them, with Flower's programs."""
 
 from __future__ import annotations
 
@@ -16,42 +16,34 @@ from typing import Any
 
 from fedgram.data.partition import partition
 from fedgram.data.sources import load_dataset as load_data
+from fedgram.deploy.flower import adapter, gate
 from fedgram.deploy.folders import Address, Project, SiteFolder
-from fedgram.deploy.processes import (
-    Child,
-    Processes,
-    environment,
-    follow,
-    free_ports,
-    program,
-    reason,
-)
+from fedgram.deploy.processes import Child, Processes, follow, free_ports, reason
 from fedgram.deploy.settings import NODES, found, read_federation
 from fedgram.errors import ConfigError, FederationError
 from fedgram.experiments.record import read_object
 from fedgram.runtime import files
 from fedgram.runtime.toml import written
 
-SERVER = "fedgram"  # how Flower's own configuration calls it
-READY = 300.0  # seconds that a server may take to answer
+READY = 300.0  # seconds until a server must answer
 Say = Callable[[str], None]
 
 
 class Operator:
-    """Who starts runs on a server, from the server's own machine.
+    """Registers sites and starts runs on a server, from the server's machine.
 
     Parameters
     ----------
     project
-        Whose federation it is.
+        The federation.
     processes
         Where Flower's programs are started.
     root
-        The server's authority; None where it does without encryption.
+        Certificate of the server's authority; None without encryption.
     address
-        Where this machine reaches the server.
+        Address at which this machine reaches the server.
     folder
-        Of the server: its settings, its ledgers and its runs.
+        Folder of the server, with its settings, ledgers and runs.
     """
 
     def __init__(
@@ -69,17 +61,15 @@ class Operator:
         self._root = root
         self._address = address
         self._home = project.home / ("server" if root else "simulation")
-        self._environment = environment(self._home)
-        secured = {"root-certificates": str(root)} if root else {"insecure": True}
-        connection = {SERVER: {"address": str(address), **secured}}
-        files.write(self._home / "config.toml", written({"superlink": connection}))
+        self._environment = adapter.environment(self._home)
+        files.write(self._home / "config.toml", adapter.configuration(str(address), root))
 
     def is_up(self) -> bool:
         """Whether the server answers."""
         return answers(self._address, self._root)
 
     def require_up(self) -> None:
-        """Raise if the server does not answer."""
+        """Raise FederationError if the server does not answer."""
         if not self.is_up():
             raise FederationError(
                 f"no server answers at {self._address}; start it with 'fedgram federation server "
@@ -87,62 +77,86 @@ class Operator:
             )
 
     def ask(self, name: str, *arguments: str) -> dict[str, Any]:
-        """Return what Flower's command line answers."""
+        """Run a command of ``flwr`` and return its answer.
+
+        Parameters
+        ----------
+        name
+            Name of the log.
+        arguments
+            Command and arguments.
+        """
         child = self._start(name, *arguments, "--format", "json")
-        said = "\n".join(follow(child))
+        output = "\n".join(follow(child))
         try:
-            return dict(json.loads(said[said.index("{") :]))  # after warnings, if there are any
+            return adapter.read_answer(output)
         except ValueError:
             raise child.failure() from None
 
     def register(self, site: SiteFolder) -> int | None:
-        """Tell the server a site's public key; return the node's number, None if it is known."""
-        command = ("supernode", "register", str(site.public_key), SERVER, "--name", site.name)
-        answer = self.ask("register", *command)
+        """Register the public key of a site; return its node, None if the server has the key."""
+        key, name = str(site.public_key), site.name
+        answer = self.ask("register", "supernode", "register", key, adapter.SERVER, "--name", name)
         if answer.get("success"):
             return int(answer["node-id"])
-        if "already in use" in str(answer.get("error-message", "")).lower():
+        if adapter.is_registered_already(answer):
             return None
-        raise FederationError(f"{site.name}: cannot be registered ({_told(answer)})")
+        why = adapter.error_message(answer)
+        raise FederationError(f"{site.name}: cannot be registered ({why})")
 
     def unregister(self, node: int) -> None:
-        """Tell the server that a node's key is not to be used any more."""
-        answer = self.ask("register", "supernode", "unregister", str(node), SERVER)
+        """Make the server refuse the key of a node from now on."""
+        answer = self.ask("register", "supernode", "unregister", str(node), adapter.SERVER)
         if not answer.get("success"):
-            raise FederationError(f"node {node}: cannot be unregistered ({_told(answer)})")
+            why = adapter.error_message(answer)
+            raise FederationError(f"node {node}: cannot be unregistered ({why})")
 
     def run(self, say: Say, *options: str) -> None:
-        """Start a run, say what it says until its end, and raise if it failed."""
-        read_federation(self._folder / "federation.toml")  # what is wrong with it is said here
-        server = f"server={quoted(self._folder)}"
-        started = self.ask("run", "run", str(self.project.app), SERVER, "-c", server, *options)
+        """Start a run and wait for its end.
+
+        Parameters
+        ----------
+        say
+            Called with each line of output.
+        options
+            More options of ``flwr run``.
+
+        Raises
+        ------
+        FederationError
+            If the run fails.
+        """
+        read_federation(self._folder / "federation.toml")  # raises before anything is started
+        server = f"server={adapter.quoted(self._folder)}"
+        app = str(self.project.app)
+        started = self.ask("run", "run", app, adapter.SERVER, "-c", server, *options)
         if not started.get("success"):
-            raise FederationError(f"the run was not started: {_told(started)}")
+            raise FederationError(f"the run did not start: {adapter.error_message(started)}")
         number, log = str(started["run-id"]), self.project.logs / "run.log"
         start = log.stat().st_size
         try:
             status = self._followed(number, say)
         except BaseException:
-            with suppress(FederationError):  # what was raised says more
-                self.ask("run", "stop", number, SERVER)
+            with suppress(FederationError):  # the first error is the one to report
+                self.ask("run", "stop", number, adapter.SERVER)
             raise
-        if status != "finished:completed":
+        if status != adapter.COMPLETED:
             raise FederationError(f"the run failed ({reason(log, start) or status}); see {log}")
 
     def _followed(self, number: str, say: Say) -> str:
-        """Say what a run says, and return how it ended."""
-        while True:  # should the connection break, what was said is said again
-            stream = self._start("run", "log", number, SERVER, "--stream")
+        """Pass on the output of a run, and return its last status."""
+        while True:  # after a lost connection the output is repeated from the start
+            stream = self._start("run", "log", number, adapter.SERVER, "--stream")
             for line in follow(stream, meanwhile=self._processes.require_alive):
                 say(line)
-            found = self.ask("list", "list", SERVER, "--run-id", number).get("runs") or [{}]
-            status = str(found[0].get("status", "finished:unknown"))
-            if status.startswith("finished"):
+            answer = self.ask("list", "list", adapter.SERVER, "--run-id", number)
+            status = adapter.run_status(answer)
+            if adapter.is_finished(status):
                 return status
             time.sleep(1)
 
     def _start(self, name: str, *arguments: str) -> Child:
-        command = [program("flwr"), *arguments]
+        command = [adapter.program("flwr"), *arguments]
         return self._processes.start(name, command, self._environment, stays=False)
 
 
@@ -151,34 +165,31 @@ def start_superlink(project: Project, processes: Processes) -> Child:
     for name in ("ca.crt", "server.pem", "server.key"):
         if not (project.server / name).is_file():
             raise ConfigError(
-                f"{project.server / name}: is not there; run 'fedgram federation keys "
-                f"{project.folder}'"
+                f"{project.server / name}: missing; run 'fedgram federation keys {project.folder}'"
             )
     operator = operator_of(project, processes)
     if operator.is_up():
-        raise FederationError(f"{project.address}: a server answers there already; stop it first")
+        raise FederationError(f"{project.address}: a server is running there; stop it first")
     v6 = ":" in project.address.host
-    anywhere = "::" if v6 else "0.0.0.0"  # noqa: S104 (sites come from outside)
-    program("flower-superlink")  # which the gate stands before
-    command = [
-        *(sys.executable, "-m", "fedgram.deploy.flower.gate", "--enable-supernode-auth"),
-        *("--host", local(project.address).host if project.address.is_here else anywhere),
-        *("--port", str(project.address.port)),
-        *("--ssl-ca-certfile", str(project.server / "ca.crt")),
-        *("--ssl-certfile", str(project.server / "server.pem")),
-        *("--ssl-keyfile", str(project.server / "server.key")),
-        *("--database", str(project.server / "state.db")),
-    ]
-    # Whose word is taken for where a request comes from: a proxy's on this machine, no other's.
+    anywhere = "::" if v6 else "0.0.0.0"  # noqa: S104 (sites connect from other machines)
+    adapter.program("flower-superlink")  # raises where Flower is missing
+    options = adapter.superlink_options(
+        host=local(project.address).host if project.address.is_here else anywhere,
+        port=project.address.port,
+        certificates=project.server,
+        database=project.server / "state.db",
+    )
+    command = [sys.executable, "-m", gate.__name__, *options]
+    # Only a proxy on this machine may state the address that a request comes from.
     trust = {"FORWARDED_ALLOW_IPS": "127.0.0.1"}
     home = project.home / "server"
-    child = processes.start("server", command, environment(home) | trust)
+    child = processes.start("server", command, adapter.environment(home) | trust)
     processes.wait_until(operator.is_up, seconds=READY, what="the start of the server")
     return child
 
 
 def operator_of(project: Project, processes: Processes) -> Operator:
-    """Return who asks things of the server that runs on this machine."""
+    """Return an operator for the server that runs on this machine."""
     root, address = project.server / "ca.crt", local(project.address)
     return Operator(project, processes, root=root, address=address, folder=project.server)
 
@@ -186,39 +197,52 @@ def operator_of(project: Project, processes: Processes) -> Operator:
 def start_site(
     site: SiteFolder, processes: Processes, *, server: Address | None = None, port: int = 0
 ) -> Child:
-    """Start a site's process, which connects to the server and stays."""
+    """Start the process of a site, which connects to the server and stays connected.
+
+    Parameters
+    ----------
+    site
+        The site.
+    processes
+        Where Flower's program is started.
+    server
+        Address of the server; by default that of the site's ``connection.toml``.
+    port
+        Port for the site's own processes; 0 for a free one.
+    """
     require_keys(site)
-    command = [
-        *(program("flower-supernode"), "--superlink", str(server or site.server)),
-        *("--root-certificates", str(site.root)),
-        *("--auth-supernode-private-key", str(site.key)),
-        *("--port", str(port or free_ports(1)[0])),
-        *("--node-config", f"site={quoted(site.settings)}"),
-    ]
-    return processes.start(site.name, command, environment(site.folder / ".flwr"))
+    options = adapter.supernode_options(
+        server=str(server or site.server),
+        root=site.root,
+        key=site.key,
+        port=port or free_ports(1)[0],
+        settings=site.settings,
+    )
+    command = [adapter.program("flower-supernode"), *options]
+    return processes.start(site.name, command, adapter.environment(site.folder / ".flwr"))
 
 
 def require_keys(site: SiteFolder) -> None:
-    """Raise if a site lacks what it needs to know the server, or to be known."""
+    """Raise ConfigError if a site lacks its private key or the certificate of the authority."""
     for path in (site.root, site.key):
         if not path.is_file():
             raise ConfigError(
-                f"{path}: is not there; the server's folder has it after 'fedgram federation keys'"
+                f"{path}: missing; 'fedgram federation keys' writes it to the server's folder"
             )
 
 
 def register(operator: Operator, say: Say) -> None:
-    """Tell the server every site's public key; a site's old key is not to be used any more.
+    """Register the public key of every site; a new key of a site replaces its old one.
 
-    Which node is which site is noted in ``nodes.json``, beside the server's settings.
+    The file ``nodes.json``, beside the server's settings, holds the node of each site.
     """
     path = operator.project.server / NODES
     nodes: dict[str, Any] = read_object(path) if path.exists() else {}
     for site in operator.project.sites:
         if not site.public_key.is_file():
             raise ConfigError(
-                f"{site.public_key}: is not there; the site must send it, or run 'fedgram "
-                f"federation keys {operator.project.folder}'"
+                f"{site.public_key}: missing; the site must send it, or run 'fedgram federation "
+                f"keys {operator.project.folder}'"
             )
         node = operator.register(site)
         if node is None:
@@ -234,21 +258,33 @@ def register(operator: Operator, say: Say) -> None:
 
 
 def simulate(project: Project, processes: Processes, say: Say, *, cpus: float = 1) -> Path:
-    """Run a federation on this machine alone, with the data that the server's settings name.
+    """Run a federation on this machine only, with the data that the server's settings name.
 
-    Return the folder that takes the place of the server's, so that the ledgers of the real
-    federation know nothing of it.
+    Parameters
+    ----------
+    project
+        The federation.
+    processes
+        Where Flower's programs are started.
+    say
+        Called with each line of output.
+    cpus
+        Number of processors for each simulated site.
+
+    Returns
+    -------
+    Path
+        The folder that replaces the server's, so that the ledgers of the real federation do not
+        change.
     """
     folder = project.new_simulation()
     clients = _simulated(project, folder)
     (port,) = free_ports(1)
     address = Address(host="127.0.0.1", port=port)
     operator = Operator(project, processes, root=None, address=address, folder=folder)
-    command = [
-        *(program("flower-superlink"), "--insecure", "--simulation"),
-        *("--host", address.host, "--port", str(port)),
-    ]
-    processes.start("simulation", command, environment(project.home / "simulation"))
+    options = adapter.superlink_options(host=address.host, port=port)
+    command = [adapter.program("flower-superlink"), *options]
+    processes.start("simulation", command, adapter.environment(project.home / "simulation"))
     processes.wait_until(operator.is_up, seconds=READY, what="the start of the simulation")
     sizes = f"num-supernodes={clients} client-resources-num-cpus={cpus:g}"
     operator.run(say, "--federation-config", sizes)
@@ -256,19 +292,23 @@ def simulate(project: Project, processes: Processes, say: Say, *, cpus: float = 
 
 
 def _simulated(project: Project, folder: Path) -> int:
-    """Write the settings of a simulation, where sites go by other names; return how many."""
+    """Write the settings of a simulation; return the number of its sites."""
     config, rules = read_federation(project.settings)
     name = found(config.data.source, project.server)
     clients = sum(not share.holdout for share in partition(load_data(name), config.data))
     settings = config.to_dict()
     settings["data"]["source"] = str(Path(name).resolve()) if Path(name).exists() else name
+    # Simulated sites have other names than the real ones: all names are allowed.
     settings["federation"] = {**asdict(rules), "sites": [], "minimum": clients}
     files.write(folder / "federation.toml", written(settings))
     return clients
 
 
 def answers(address: Address, root: Path | None) -> bool:
-    """Whether a server answers at an address."""
+    """Whether the server of this federation answers at an address.
+
+    Raises FederationError for another server, and for a server that any machine can operate.
+    """
     try:
         if root is None:
             connection = HTTPConnection(address.host, address.port, timeout=5)
@@ -276,47 +316,35 @@ def answers(address: Address, root: Path | None) -> bool:
             context = ssl.create_default_context(cafile=str(root))
             connection = HTTPSConnection(address.host, address.port, timeout=5, context=context)
         try:
-            connection.request("GET", "/health")
+            connection.request("GET", adapter.HEALTH)
             answer = connection.getresponse()
         finally:
             connection.close()
     except ssl.SSLCertVerificationError as error:
         raise FederationError(
-            f"{address}: the server that answers is not this federation's "
+            f"{address}: a server answers that is not this federation's "
             f"({error.verify_message}); stop it, or choose another port"
         ) from error
     except (OSError, HTTPException):
         return False
-    if root is not None and answer.getheader("fedgram-gate") is None:
+    if root is not None and answer.getheader(gate.MARK[0].decode()) is None:
         raise FederationError(
-            f"{address}: the server lets anybody start runs; start it with 'fedgram federation "
-            "server', and a Flower that fedgram knows"
+            f"{address}: every machine can start runs on this server; start it with 'fedgram "
+            "federation server', and with a version of Flower that fedgram supports"
         )
     return answer.status == 200
 
 
 def local(address: Address) -> Address:
-    """Return where the server's own machine reaches it."""
+    """Return the address at which the server's own machine reaches the server."""
     if address.is_here:
         return address
     return Address(host="::1" if ":" in address.host else "127.0.0.1", port=address.port)
 
 
-def quoted(path: Path) -> str:
-    """Return a path as a value that Flower's command line reads."""
-    text = str(path)
-    if "'" in text or not text.isprintable():
-        raise ConfigError(f"{text}: Flower cannot be told of this path; rename the folder")
-    return f"'{text}'"
-
-
 def latest(folder: Path) -> Path:
-    """Return where a server's last run is recorded."""
+    """Return the folder of a server's last run."""
     found = sorted((folder / "runs").glob("*/"))
     if not found:
-        raise FederationError(f"{folder}: no run was recorded; see the logs beside it")
+        raise FederationError(f"{folder}: no run is recorded; see the logs beside it")
     return found[-1]
-
-
-def _told(answer: dict[str, Any]) -> str:
-    return " ".join(str(answer.get("error-message", "no reason given")).split())

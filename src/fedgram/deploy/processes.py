@@ -1,15 +1,13 @@
-"""Processes that end when this one does, however it ends."""
+"""Child processes that end with this process, however this process ends."""
 
 from __future__ import annotations
 
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,26 +16,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from fedgram.deploy import process_watch
+import psutil
+
+from fedgram.deploy.flower.adapter import ERROR_LINE
 from fedgram.errors import ConfigError, FederationError
 from fedgram.runtime.files import cannot_write
+from fedgram.runtime.processes import VARIABLE, end_processes, start_watch
 
+_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _POLL = 0.2
-# Below the ports that systems give to outgoing connections, which could take one meanwhile.
+# Below the ports that systems use for outgoing connections: such a connection could take a port
+# before the program that needs it.
 _PORTS = range(20000, 32768)
-# What the line of a log that tells why a process ended looks like, the best first.
-_TELLING = (
+# Lines of a log that give the reason why a process ended, the most specific first.
+_REASONS = (
     re.compile(r"^[\w.]*(?:Error|Exception)(?:: (?P<why>.*))?$"),
-    re.compile(r"^ERROR *: *(?! *Exit Code)(?P<why>.*)$"),
+    ERROR_LINE,
     re.compile(r"[Ee]rror: (?P<why>.*)$"),
 )
-_TAIL = 100_000  # bytes of a log that are searched for one
+_TAIL = 100_000  # bytes at the end of a log that are searched for a reason
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """A process that was started, and the file that has what it says, from a byte on."""
+    """A process, and its log file from the byte `start` on."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -50,7 +53,7 @@ class Child:
         return self.process.poll() is not None
 
     def failure(self) -> FederationError:
-        """Return the error to raise where it ended and should not have."""
+        """Return the error to raise if the process should not have ended."""
         why = reason(self.log, self.start)
         return FederationError(
             f"{self.name} ended with code {self.process.poll()}{why and f' ({why})'}; "
@@ -59,14 +62,14 @@ class Child:
 
 
 class Processes:
-    """Start processes, and end them all when the block is left or this process dies.
+    """Start processes, and end all of them when the block ends or this process dies.
 
     Parameters
     ----------
     logs
-        Folder with a file NAME.log for each of them.
+        Folder for the files NAME.log, one for each process.
     grace
-        Seconds that they have to end by themselves.
+        Seconds between SIGTERM and SIGKILL.
 
     Examples
     --------
@@ -79,9 +82,9 @@ class Processes:
     True
     """
 
-    def __init__(self, logs: Path, *, grace: float = process_watch.GRACE) -> None:
+    def __init__(self, logs: Path, *, grace: float = _GRACE) -> None:
         if os.name != "posix":
-            raise ConfigError("a federation's processes are run on Linux and macOS only")
+            raise ConfigError("a federation runs on Linux and macOS only")
         self._logs = logs
         self._grace = grace
         self._token = secrets.token_hex(16)
@@ -90,15 +93,14 @@ class Processes:
         self._watch: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Processes:
-        with suppress(ValueError):  # not the main thread: signals are somebody else's business
+        with suppress(ValueError):  # not the main thread, where signals are handled
             for number in (signal.SIGTERM, signal.SIGHUP):
                 self._handlers[number] = signal.signal(number, _leave)
-        command = [sys.executable, "-I", process_watch.__file__, self._token, str(self._grace)]
-        self._watch = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._watch = start_watch(self._token, grace=self._grace)
         return self
 
     def __exit__(self, *_: object) -> None:
-        with _undisturbed():
+        with _signals_ignored():
             self.stop()
             if self._watch is not None and self._watch.stdin is not None:
                 self._watch.stdin.close()
@@ -114,18 +116,18 @@ class Processes:
         *,
         stays: bool = True,
     ) -> Child:
-        """Start a process in a group of its own; what it says is added to its log.
+        """Start a process in its own session; its output is appended to its log.
 
         Parameters
         ----------
         name
-            Of the process and its log.
+            Name of the process and of its log.
         command
-            The program and its arguments.
+            Program and arguments.
         environment
-            Its own; by default this process's.
+            Environment variables; by default those of this process.
         stays
-            Whether its end is a failure.
+            Whether it is an error if the process ends.
         """
         log = self._logs / f"{name}.log"
         try:
@@ -139,7 +141,7 @@ class Processes:
             start = file.tell()
             process = subprocess.Popen(
                 command,
-                env={**(environment or os.environ), process_watch.VARIABLE: self._token},
+                env={**(environment or os.environ), VARIABLE: self._token},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -147,17 +149,27 @@ class Processes:
             )
         child = Child(name=name, process=process, log=log, start=start, stays=stays)
         self._children.append(child)
-        self._tell("+", child)
+        self._report("+", child)
         return child
 
     def require_alive(self) -> None:
-        """Raise if one that was to stay has ended."""
+        """Raise FederationError if a process has ended that should stay."""
         for child in self._children:
             if child.stays and child.ended:
                 raise child.failure()
 
     def wait_until(self, ready: Callable[[], bool], *, seconds: float, what: str) -> None:
-        """Wait for something that the processes do; raise if one ends, or if it takes too long."""
+        """Wait for a condition; raise FederationError if a process ends, or at the time limit.
+
+        Parameters
+        ----------
+        ready
+            The condition, called several times a second.
+        seconds
+            Time limit.
+        what
+            Name of the condition in the error, such as "the start of the server".
+        """
         until = time.monotonic() + seconds
         while not ready():
             self.require_alive()
@@ -166,7 +178,7 @@ class Processes:
             time.sleep(_POLL)
 
     def stop(self) -> None:
-        """End all of them: first those that were started after the first, which serves them."""
+        """End all processes; the first one last, because it may be the server of the others."""
         for some in (self._children[1:], self._children[:1]):
             for child in some:
                 if not child.ended:
@@ -174,15 +186,15 @@ class Processes:
             until = time.monotonic() + self._grace
             while time.monotonic() < until and not all(child.ended for child in some):
                 time.sleep(_POLL / 4)
-        left = [child.process.pid for child in self._children if not child.ended]
-        process_watch.end(left, self._token, grace=self._grace / 5)  # it was asked already
+        left = [psutil.Process(child.process.pid) for child in self._children if not child.ended]
+        end_processes(self._token, left, grace=self._grace / 5)  # they had their time already
         for child in self._children:
             child.process.wait()
-            self._tell("-", child)
+            self._report("-", child)
         self._children.clear()
 
-    def _tell(self, sign: str, child: Child) -> None:
-        """Tell the watch who is there, in case that this process dies."""
+    def _report(self, sign: str, child: Child) -> None:
+        """Report to the watch that a process has started ("+") or ended ("-")."""
         if self._watch is not None and self._watch.stdin is not None:
             with suppress(OSError):
                 self._watch.stdin.write(f"{sign}{child.process.pid}\n".encode())
@@ -190,20 +202,20 @@ class Processes:
 
 
 def follow(child: Child, *, meanwhile: Callable[[], None] | None = None) -> Iterator[str]:
-    """Yield what a process says, line by line, until it ends.
+    """Yield the lines that a process writes to its log, until it ends.
 
     Parameters
     ----------
     child
         The process.
     meanwhile
-        Called now and then, also while it says nothing.
+        Called several times a second, also while there is no output.
     """
     begun = b""
     with child.log.open("rb") as file:
         file.seek(child.start)
         while True:
-            ended = child.ended  # before its last words are read
+            ended = child.ended  # checked first: output may come between the two lines
             *lines, begun = (begun + file.read()).split(b"\n")
             yield from (line.decode(errors="replace") for line in lines)
             if ended:
@@ -216,7 +228,7 @@ def follow(child: Child, *, meanwhile: Callable[[], None] | None = None) -> Iter
 
 
 def reason(log: Path, start: int = 0) -> str:
-    """Return what a log tells of why its process ended, in a line; nothing where it does not."""
+    """Return the reason why a process ended, from its log; empty if the log gives none."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - _TAIL))
@@ -224,15 +236,15 @@ def reason(log: Path, start: int = 0) -> str:
     except OSError:
         return ""
     lines = [_COLOURS.sub("", line).strip() for line in text.splitlines()]
-    for pattern in _TELLING:
-        told = [found for line in lines if (found := pattern.search(line))]
-        if told:
-            return (told[-1]["why"] or told[-1][0])[:300]
+    for pattern in _REASONS:
+        matches = [match for line in lines if (match := pattern.search(line))]
+        if matches:
+            return (matches[-1]["why"] or matches[-1][0])[:300]
     return ""
 
 
 def free_ports(count: int) -> list[int]:
-    """Return so many ports of this machine that nobody listens on.
+    """Return a number of free ports of this machine.
 
     Examples
     --------
@@ -246,45 +258,12 @@ def free_ports(count: int) -> list[int]:
         with socket.socket() as listening, suppress(OSError):
             listening.bind(("127.0.0.1", port))
             found.append(port)
-    raise FederationError(f"this machine has no {count} free ports in {_PORTS[0]}-{_PORTS[-1]}")
-
-
-def program(name: str) -> str:
-    """Return the path of one of Flower's programs, this environment's first."""
-    found = shutil.which(name, path=search_path())
-    if found is None:
-        raise ConfigError(f"{name} is not installed; it needs: pip install 'fedgram[flower]'")
-    return found
-
-
-def search_path() -> str:
-    """Return where programs are looked for: beside this Python first."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-
-
-def environment(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's programs: they touch nothing outside, and call nobody.
-
-    Parameters
-    ----------
-    home
-        Where Flower keeps its configuration and the apps that it runs.
-    """
-    return {
-        **os.environ,
-        "PATH": search_path(),  # Flower looks there for its other programs
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # what is installed is what runs
-        "RAY_USAGE_STATS_ENABLED": "0",  # what simulates calls nobody either
-        "PYTHONUNBUFFERED": "1",  # logs say at once what happens
-    }
+    raise FederationError(f"fewer than {count} ports are free in {_PORTS[0]}-{_PORTS[-1]}")
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let no second interruption keep processes from being ended; it takes seconds at most."""
+def _signals_ignored() -> Iterator[None]:
+    """Ignore signals while processes are ended, which takes a few seconds at most."""
     old = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -211,6 +212,28 @@ def test_a_process_that_is_killed_is_told_and_replaced(tmp_path):
     assert sum("killed by signal 9" in (state.said or "") for state in states) == 1
 
 
+# Starts a process in a session of its own, which nobody waits for.
+LEAVING = """\
+        import subprocess
+        left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        Path(__file__).with_suffix(".part").write_text(str(left.pid))
+        Path(__file__).with_suffix(".part").rename(Path(__file__).with_suffix(".pid"))
+"""
+
+
+def left_behind(path):
+    """Return whether the process that the method `LEAVING` has started still runs."""
+    pid = int((path / "mine.pid").read_text())
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("then", ["pass", "os.kill(os.getpid(), 9)"])
+@pytest.mark.skipif(os.name != "posix", reason="starts sleep")
+def test_what_methods_have_started_ends_with_the_table(tmp_path, then):
+    made(table(method(tmp_path, f"{LEAVING}        {then}"), seeds=1), tmp_path / "t")
+    assert not left_behind(tmp_path)
+
+
 def test_one_folder_is_used_by_one_process_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(folder_module, "PATIENCE", 0.0)
     with (
@@ -334,7 +357,7 @@ def test_a_killed_table_goes_on_where_it_stopped(tmp_path, gated, undisturbed, s
 
 def test_processes_end_with_their_input_in_the_middle_of_a_run(tmp_path):
     job = {
-        "config": {"methods": [method(tmp_path, "        time.sleep(1000)")], "data": SMALL},
+        "config": {"methods": [method(tmp_path, f"{LEAVING}{' ' * 8}time.sleep(1000)")]},
         "folder": str(tmp_path / "run"),
         "data": digest_of(load_dataset("digits")),
         "keep_models": False,
@@ -344,9 +367,10 @@ def test_processes_end_with_their_input_in_the_middle_of_a_run(tmp_path):
     )
     worker.stdin.write(json.dumps(job) + "\n")
     worker.stdin.flush()
-    until((tmp_path / "run" / "run.json").is_file)
+    until((tmp_path / "mine.pid").is_file)
     worker.communicate()
     assert worker.returncode == 0
+    until(lambda: not left_behind(tmp_path))
 
 
 # Command line

@@ -1,9 +1,9 @@
 """Flower's SuperLink behind a gate: only its own machine may start runs or register sites.
 
-A SuperLink serves sites and operators on one port. Sites prove who they are; operators, in the
-Flower that everybody has, do not: whoever reaches the port may start a run, which is to say, run
-programs of their own at the server and at every site. So what comes from other machines is let
-through to the sites' part alone. `python -m fedgram.deploy.flower.gate` takes the arguments of
+A SuperLink serves sites and operators on one port. Sites prove their identity with a key. Operators
+do not: every machine that reaches the port could start a run, that is, run its own programs at the
+server and at every site. The gate therefore refuses requests of other machines unless they belong
+to the part of the API that sites use. `python -m fedgram.deploy.flower.gate` has the options of
 `flower-superlink`.
 """
 
@@ -13,8 +13,10 @@ import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-OPEN = ("/v1/fleet/", "/health")  # what sites need
-MARK = (b"fedgram-gate", b"closed")  # in every answer, so that one can see that it is there
+from fedgram.deploy.flower.adapter import FLEET, HEALTH, run_superlink
+
+OPEN = (FLEET, HEALTH)
+MARK = (b"fedgram-gate", b"closed")  # header of every response: it shows that the gate is there
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -22,7 +24,7 @@ Send = Callable[[Event], Awaitable[None]]
 
 
 class Gate:
-    """An ASGI application that keeps what is not for sites to the machine it runs on."""
+    """An ASGI application that restricts another one to sites and to its own machine."""
 
     def __init__(self, app: Callable[[Event, Receive, Send], Awaitable[None]]) -> None:
         self._app = app
@@ -60,7 +62,7 @@ def admitted(scope: Event) -> bool:
         address = ipaddress.ip_address((scope.get("client") or ("", 0))[0])
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)  # how IPv6 sockets show IPv4 peers
+    mapped = getattr(address, "ipv4_mapped", None)  # an IPv4 peer of an IPv6 socket
     return (mapped or address).is_loopback
 
 
@@ -68,25 +70,11 @@ async def _refuse(scope: Event, send: Send) -> None:
     if scope["type"] != "http":
         await send({"type": "websocket.close", "code": 1008})
         return
-    text = b'{"detail": "Only the machine of the server may ask for this."}'
+    text = b'{"detail": "Only the server\'s own machine may send this request."}'
     headers = [(b"content-type", b"application/json"), MARK]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
     await send({"type": "http.response.body", "body": text})
 
 
-def main() -> None:
-    """Run the SuperLink with the arguments of this process."""
-    import uvicorn
-    from flwr.superlink.cli import flower_superlink
-
-    run = uvicorn.run
-
-    def gated(*, app: Any, **settings: Any) -> None:
-        run(app=Gate(app), **settings)
-
-    uvicorn.run = gated
-    flower_superlink()
-
-
 if __name__ == "__main__":
-    main()
+    run_superlink(Gate)

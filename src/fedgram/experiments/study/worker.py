@@ -28,6 +28,7 @@ from fedgram.experiments.study.cells import digest_of
 from fedgram.features.grid import Grid
 from fedgram.federation.federated_dataset import FederatedDataset, federate
 from fedgram.runtime import files
+from fedgram.runtime.processes import kill_children
 
 
 class Bench:
@@ -65,7 +66,8 @@ def main() -> None:
 def _listen(jobs: queue.SimpleQueue[str]) -> None:
     for line in sys.stdin:
         jobs.put(line)
-    os._exit(0)  # in the middle of a run too: an unfinished run is done again
+    kill_children()
+    os._exit(0)  # also in the middle of a run: an unfinished run is repeated
 
 
 def _carry_out(bench: Bench, job: Mapping[str, Any], answers: TextIO) -> None:

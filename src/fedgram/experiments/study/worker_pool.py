@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import secrets
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from fedgram.errors import FedgramError
+from fedgram.runtime.processes import VARIABLE, end_processes
 
 MODULE = "fedgram.experiments.study.worker"
 THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -59,6 +61,7 @@ class Pool:
 
     def __init__(self, count: int, *, keep_open: Sequence[int] = ()) -> None:
         self._count = count
+        self._token = secrets.token_hex(16)
         self._keep_open = keep_open
         self._answers: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]
         self._answers = queue.SimpleQueue()
@@ -71,6 +74,7 @@ class Pool:
         for worker in self._workers:
             worker.end(at_once=kind is not None)
         self._workers.clear()
+        end_processes(self._token)  # what methods have started and left behind
 
     def map(self, jobs: Iterable[Mapping[str, Any]]) -> Iterator[WorkerAnswer]:
         """Yield what the processes say, as it comes; jobs are numbered from 0."""
@@ -99,7 +103,7 @@ class Pool:
 
     def _started(self) -> _Worker:
         threads = max(1, cores() // self._count)
-        worker = _Worker(threads, self._keep_open, self._answers)
+        worker = _Worker(threads, self._token, self._keep_open, self._answers)
         self._workers.append(worker)
         return worker
 
@@ -110,6 +114,7 @@ class _Worker:
     def __init__(
         self,
         threads: int,
+        token: str,
         keep_open: Sequence[int],
         answers: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]],
     ) -> None:
@@ -120,7 +125,7 @@ class _Worker:
             [sys.executable, "-P", "-m", MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path, **limits},
+            env={**os.environ, "PYTHONPATH": path, VARIABLE: token, **limits},
             pass_fds=() if sys.platform == "win32" else keep_open,
             text=True,
             encoding="utf-8",
