@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -10,11 +13,12 @@ from fedgram.errors import FedgramError, MemoryLimitError
 
 
 class Commands(click.Group):
-    """Print fedgram's own errors in one line and end with their exit code."""
+    """Print warnings and fedgram's own errors in one line; end with the exit code of an error."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _one_line_warnings():
+                return super().invoke(ctx)
         except FedgramError as error:
             click.echo(f"fedgram: error: {' '.join(str(error).split())}", err=True)
             ctx.exit(error.exit_code)
@@ -24,6 +28,21 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("fedgram: interrupted; what was recorded is kept", err=True)
             ctx.exit(130)
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Write warnings without the place in the code that they come from."""
+
+    def written(message: Warning | str, *_: object, **__: object) -> str:
+        return f"fedgram: warning: {' '.join(str(message).split())}\n"
+
+    before = warnings.formatwarning
+    warnings.formatwarning = written
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
