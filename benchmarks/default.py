@@ -177,7 +177,7 @@ def run_cell(folder: Path, cell: str, seed: int, methods: list[str]) -> None:
             members,
             name=method,
             seed=seed,
-            metrics=Metrics(whole=False),
+            metrics=Metrics(global_test=False),
         )
         found = {
             "cell": cell,
@@ -192,7 +192,7 @@ def run_cell(folder: Path, cell: str, seed: int, methods: list[str]) -> None:
             "calibration": calibration(result.models, members.members),
             "asks": [
                 [ask.step, ask.phase, ask.clients, ask.bytes_up, ask.bytes_down, ask.seconds]
-                for ask in result.asks
+                for ask in result.record.exchanges
             ]
             if row not in TRAINED
             else [],
@@ -231,7 +231,7 @@ def costs(folder: Path, cell: str) -> None:
             create_method(method, settings),
             members,
             name=method,
-            metrics=Metrics(whole=False),
+            metrics=Metrics(global_test=False),
             scoring=ScoringSchedule(every=1000),
         )
         found[row] = {
@@ -307,7 +307,7 @@ def collect(folder: Path, out: Path) -> None:
                 "bytes": each["bytes"],
                 "flops": each["flops"],
                 "process_seconds": round(each["process_seconds"], 1),
-                "choice": (each["settled"] or {}).get("told", "") or rate_of(each),
+                "choice": (each["tuned"] or {}).get("description", "") or rate_of(each),
             }
         )
     costs = {

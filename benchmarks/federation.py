@@ -68,7 +68,7 @@ def settings(folder: Path, width: int, sites: int) -> dict[str, object]:
             "clients": sites,
             "partition": "iid",
         },
-        "metrics": {"whole": False},
+        "metrics": {"global_test": False},
         "federation": {"minimum": sites},
     }
 
@@ -162,7 +162,7 @@ def flower_lines(folder: Path, width: int, sites: int) -> Iterator[str]:
     carried = time.perf_counter() - start
     yield f"{sites} sites in this process: {alone:.1f} s; Flower simulation: {carried:.1f} s"
     (record,) = project.glob(f"simulations/*/server/runs/*/{METHOD}")
-    asks = [json.loads(line) for line in (record / "asks.jsonl").read_text().splitlines()]
+    asks = [json.loads(line) for line in (record / "exchanges.jsonl").read_text().splitlines()]
     for ask in asks:
         yield (
             f"  {ask['step']}: {ask['seconds']:.1f} s, {ask['bytes_up'] / 1e6:.0f} MB up, "

@@ -126,7 +126,7 @@ def personal(arguments: argparse.Namespace) -> Iterator[str]:
             network = {} if name == "fedhip" else shared
             start = time.process_time()
             method = create_method(name, {**network, **settings})
-            result = run(method, everybody, metrics=Metrics(whole=False))
+            result = run(method, everybody, metrics=Metrics(global_test=False))
             seconds = time.process_time() - start
             found[label].append(100 * result.scores.tally.client_mean)
             strength = getattr(result.shared, "strength", float("nan"))

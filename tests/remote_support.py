@@ -165,7 +165,7 @@ def require_same(out, config, name, *, personal=True):
     expected, found = in_process(config, name).to_dict(), done(out, name)
     for part in (
         "shared_digest",
-        "settled",
+        "tuned",
         "rate_search",
         *(["model_digest"] if personal else []),
     ):

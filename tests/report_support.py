@@ -11,7 +11,7 @@ DATA = {"source": "toy", "partition": "dirichlet", "dirichlet": 0.1, "clients": 
 
 def summary(accuracy, *, round_=1, valid=None, seconds=None, flops=None, clients=6, **more):
     """Return what one line says of all clients."""
-    kinds = ("client_mean", "sample_mean", "worst_decile", "global", "balanced")
+    kinds = ("client_mean", "sample_mean", "worst_decile", "global_test", "balanced")
     return {
         "accuracy": dict.fromkeys(kinds, accuracy),
         "valid": valid,
@@ -63,7 +63,7 @@ def write_run(
         "method": {},
     }
     about = {
-        "format": 1,
+        "format": 2,
         "method": method,
         "parameters": parameters or {"ridge": 1.0},
         "config": config,
@@ -82,7 +82,7 @@ def write_run(
         lines += [] if private else _scores(last, "holdout", holdout)
         lines.append({"round": last, "set": "holdout", "summary": total})
     write_lines(folder / "scores.jsonl", lines)
-    write_lines(folder / "asks.jsonl", _asks(len(clients), finished=finished))
+    write_lines(folder / "exchanges.jsonl", _exchanges(len(clients), finished=finished))
     if not private:
         dealt = [*((name, False) for name in clients), *((name, True) for name in holdout or {})]
         _write_partition(folder, dealt, classes)
@@ -106,7 +106,7 @@ def _scores(number, who, clients):
     ]
 
 
-def _asks(clients, *, finished):
+def _exchanges(clients, *, finished):
     one = {"clients": clients, "seconds": 0.1}
     asks = [{"step": "statistics", "phase": "train", "bytes_up": 6000, "bytes_down": 0, **one}]
     if finished:

@@ -269,10 +269,10 @@ def test_what_is_recorded_of_a_run_that_could_not_be_solved_is_whole(here):
     done = cli(*reading("run", npz("bad.npz", **twins())), "-s", "method.afl.ridge=0")
     assert done.exit_code == SOLVE
     assert json.loads(Path("new/afl/run.json").read_text(encoding="utf-8"))["method"] == "afl"
-    lines = Path("new/afl/asks.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = Path("new/afl/exchanges.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["phase"] for line in lines] == ["train"]
     written = {path.name for path in Path("new/afl").iterdir()}
-    assert written == {"run.json", "partition.json", "asks.jsonl"}
+    assert written == {"run.json", "partition.json", "exchanges.jsonl"}
     refused(DATA, ["new/afl", "before anything was scored"], "compare", "new")
 
 
@@ -303,7 +303,7 @@ def test_what_would_not_fit_in_memory_is_refused(here):
         assert (done.returncode, done.stdout) == (MEMORY, "")
         assert contents() == before
         one_line(done.stderr, *words, "use a")
-        assert re.search(r" needs \d+\.\d TB of memory, \d+\.\d [kMGT]?B are free; ", done.stderr)
+        assert re.search(r" needs [\d.]+ TB of memory, [\d.]+ [kMGT]?B are free; ", done.stderr)
 
 
 # Damaged and foreign files
@@ -462,7 +462,7 @@ RECORDS = {
         '{"round": 1, "set": "members", "summary": 3}\n',
         '{"summary": {}}\n',
     ],
-    "asks.jsonl": ["not JSON\n", "[]\n", "{}\n"],
+    "exchanges.jsonl": ["not JSON\n", "[]\n", "{}\n"],
 }
 
 
@@ -529,8 +529,8 @@ def test_a_ledger_of_a_later_version_asks_for_an_upgrade(here):
 
 
 def test_a_run_of_a_later_version_asks_for_an_upgrade(here):
-    damaged("runs/afl/run.json", lambda data: data.replace(b'"format": 1', b'"format": 2'))
-    refused(DATA, ["runs/afl", "format 2", "upgrade fedgram"], "compare", "runs")
+    damaged("runs/afl/run.json", lambda data: data.replace(b'"format": 2', b'"format": 3'))
+    refused(DATA, ["runs/afl", "format 3", "upgrade fedgram"], "compare", "runs")
 
 
 SETTINGS = {
@@ -777,4 +777,4 @@ def test_an_interrupted_run_leaves_what_was_done_to_compare(here):
     ]
     assert found[1]["rounds"] >= 1
     # On everybody's test samples models are tried at the end only.
-    assert found[1]["accuracy"] == {**found[0]["accuracy"], "global": None}
+    assert found[1]["accuracy"] == {**found[0]["accuracy"], "global_test": None}

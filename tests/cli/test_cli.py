@@ -15,12 +15,15 @@ from click.testing import CliRunner
 
 from fedgram.cli import main
 from fedgram.experiments.config import DEFAULT_METHODS
-from fedgram.experiments.recorded import read as read_runs
+from fedgram.experiments.reader import read_runs
 from fedgram.federation.method import names
 from fedgram.report.page import page as report_page
 
-ACCURACIES = {"client_mean", "sample_mean", "worst_decile", "global", "balanced"}
+ACCURACIES = {"client_mean", "sample_mean", "worst_decile", "global_test", "balanced"}
 KEYS = {
+    "run",
+    "finished",
+    "curve",
     "method",
     "rate_search",
     "rounds",
@@ -35,7 +38,7 @@ KEYS = {
     "shared_digest",
     "model_digest",
     "holdout",
-    "settled",
+    "tuned",
     "bytes",
     "auroc",
     "class_accuracy",
@@ -111,7 +114,7 @@ def test_the_table_shows_what_the_json_says():
     (row,) = table(cli(*arguments).stdout)
     (result,) = json.loads(cli(*arguments, "--json").stdout)["runs"]
     accuracy = result["accuracy"]
-    keys = ("client_mean", "sample_mean", "worst_decile", "global", "balanced")
+    keys = ("client_mean", "sample_mean", "worst_decile", "global_test", "balanced")
     assert list(row[1:6]) == [f"{100 * accuracy[key]:.1f}" for key in keys]
     assert row[6] == f"{result['bytes']['up'] / 1000:.1f} kB"
 
@@ -288,9 +291,9 @@ def test_a_round_that_was_chosen_before_the_last_is_told():
 
 def test_scoring_and_dropout_are_settings():
     trained = ("-m", "fedavg", "-s", "method.fedavg.rate=0.1", "-s", "method.fedavg.rounds=5")
-    more = ("-s", "scoring.every=5", "-s", "engine.dropout=0.5", "-s", "metrics.whole=false")
+    more = ("-s", "scoring.every=5", "-s", "engine.dropout=0.5", "-s", "metrics.global_test=false")
     (result,) = json.loads(cli("run", *trained, *SMALL, *more, "--json").stdout)["runs"]
-    assert result["accuracy"]["global"] is None
+    assert result["accuracy"]["global_test"] is None
     done = cli("run", "-m", "afl", "-s", "scoring.evry=2")
     assert (done.exit_code, "did you mean 'every'" in done.stderr) == (2, True)
 

@@ -185,13 +185,18 @@ def federation(tmp_path_factory):
 def test_a_server_killed_while_it_receives_solves_and_publishes_finishes(federation):
     federation.ask_for(16)
     before = []
-    for moment in ("afl.journal/000001/value-", "asks.jsonl", "shared.safetensors.part", ".done"):
+    for moment in (
+        "afl.journal/000001/value-",
+        "exchanges.jsonl",
+        "shared.safetensors.part",
+        ".done",
+    ):
         federation.kill_at(moment)
         federation.fails()
         assert federation.killed()
         assert set(before) <= set(federation.members())  # nothing that was sent is lost
         before = federation.members()
-        assert moment != "asks.jsonl" or sorted(before) == sorted(SITES)
+        assert moment != "exchanges.jsonl" or sorted(before) == sorted(SITES)
     federation.run()
     assert federation.out.name == "0001"
     federation.require_result(*SITES)
@@ -221,7 +226,7 @@ def test_a_full_disk_refuses_keeps_what_there_is_and_is_no_harm_later(federation
     (federation.faults / "limit").unlink()
     federation.run()
     federation.require_result(*SITES)
-    asks = read_lines(federation.out / "afl" / "asks.jsonl")
+    asks = read_lines(federation.out / "afl" / "exchanges.jsonl")
     assert asks[0]["step"] == "statistics"
 
 

@@ -13,6 +13,7 @@ from fedgram.cli import main
 from fedgram.data.plan import PartitionPlan
 from fedgram.data.sources import load_dataset
 from fedgram.experiments.gains import gains, who_gains
+from fedgram.experiments.run_record import ClientScore, RoundRecord, RunRecord, ScoreSummary
 from fedgram.experiments.runner import run
 from fedgram.federation.federated_dataset import federate
 from fedgram.federation.method import create_method, names
@@ -194,6 +195,22 @@ def slow_gains(ours, theirs):
     return {"better": better / len(both), "worse": worse / len(both)}
 
 
+def record(method, accuracies):
+    """Return the record of a run whose clients, with 4 test samples each, reach these accuracies.
+
+    One more client has no test samples.
+    """
+    scores = [
+        ClientScore(client=client, samples=4, correct=int(4 * share))
+        for client, share in accuracies.items()
+    ]
+    summary = ScoreSummary(accuracy={"client_mean": 0.5}, clients=len(scores))
+    untested = ClientScore(client="untested", samples=0, correct=0)
+    scored = RoundRecord(round=1, summary=summary, clients=(*scores, untested))
+    settings = {"parameters": {}, "config": {}, "versions": {}}
+    return RunRecord(folder=None, method=method, **settings, rounds=(scored,))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_who_gains_is_who_a_slow_count_says(seed):
     rng = np.random.default_rng(seed)
@@ -204,7 +221,7 @@ def test_who_gains_is_who_a_slow_count_says(seed):
 
     found = {name: accuracies() for name in FOUR}
     assert gains(found["apfl"], found["afl"]) == slow_gains(found["apfl"], found["afl"])
-    for name, told in zip(FOUR, who_gains(list(found.items())), strict=True):
+    for name, told in zip(FOUR, who_gains([record(*pair) for pair in found.items()]), strict=True):
         alone = None if name == "local" else slow_gains(found[name], found["local"])
         shared = None if name == "afl" else slow_gains(found[name], found["afl"])
         assert told == {"over_alone": alone, "over_shared": shared}
@@ -219,7 +236,7 @@ def test_gains_and_losses_change_places_with_the_sides():
 def test_there_are_no_gains_over_what_was_not_run():
     assert gains({"a": 1.0}, {}) is None
     assert gains({"a": 1.0}, {"b": 1.0}) is None
-    assert who_gains([("apfl", {"a": 1.0})]) == [{"over_alone": None, "over_shared": None}]
+    assert who_gains([record("apfl", {"a": 1.0})]) == [{"over_alone": None, "over_shared": None}]
 
 
 def test_gains_of_a_run_are_those_of_its_clients(tmp_path):

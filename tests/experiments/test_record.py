@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_a_folder_holds_the_run_its_exchanges_its_scores_and_its_models(folder, 
     assert found == {
         "run.json",
         "partition.json",
-        "asks.jsonl",
+        "exchanges.jsonl",
         "scores.jsonl",
         "shared.safetensors",
         *models,
@@ -65,10 +66,10 @@ def test_the_run_says_what_was_asked_for_and_what_it_ran_on(folder):
 
 def test_exchanges_are_recorded_as_they_were(folder, everybody):
     result = recorded(folder, everybody)
-    asks = [Exchange(**line) for line in lines(folder / "asks.jsonl")]
-    held_out = [ask for ask in asks if ask not in result.asks]
-    assert [ask for ask in asks if ask in result.asks] == result.asks
-    assert [(ask.phase, ask.clients) for ask in held_out] == [("score", 2)]
+    exchanges = [Exchange(**line) for line in lines(folder / "exchanges.jsonl")]
+    assert tuple(exchanges) == result.record.exchanges
+    seen = [(exchange.phase, exchange.clients) for exchange in exchanges]
+    assert seen == [("train", 10), ("score", 10), ("score", 2), ("deliver", 10)]
 
 
 def test_scores_are_a_line_per_client_and_one_for_all(folder, everybody):
@@ -80,7 +81,10 @@ def test_scores_are_a_line_per_client_and_one_for_all(folder, everybody):
     ]
     assert len([row for row in rows if row["set"] == "holdout"]) == 2
     summaries = {line["set"]: line["summary"] for line in found if "summary" in line}
-    assert summaries == {"members": result.scores.to_dict(), "holdout": result.holdout.to_dict()}
+    assert summaries == {
+        "members": result.scores.summary().to_dict(),
+        "holdout": result.holdout.summary().to_dict(),
+    }
 
 
 def test_a_private_run_records_no_client_and_nobodys_classes(folder, everybody):
@@ -156,22 +160,24 @@ def test_a_name_too_long_for_a_folder_is_refused(tmp_path):
 def test_a_comparison_tells_what_the_result_told(folder, everybody):
     result = recorded(folder, everybody)
     (found,) = read_runs([folder])
-    alone = {"over_alone": None, "over_shared": None}  # nothing beside it to compare with
-    (point,) = found.pop("curve")
-    assert found == {**result.to_dict(), "run": str(folder), "finished": True, "gains": alone}
-    assert point == {
-        "round": 1,
-        "accuracy": result.accuracy["client_mean"],
-        "valid": None,
-        **{key: result.scores.to_dict()[key] for key in ("seconds", "flops", "bytes")},
-    }
+    assert found.finished
+    assert found == replace(result.record, parameters={})  # which this test does not record
+    plain = found.to_dict()
+    assert plain == result.to_dict()
+    assert plain["curve"] == [
+        {
+            "round": 1,
+            "accuracy": result.accuracy["client_mean"],
+            **{key: plain[key] for key in ("valid", "seconds", "flops", "bytes")},
+        }
+    ]
 
 
 def test_runs_are_found_right_below_a_folder(folder, everybody):
     recorded(folder / "b", everybody, "local")
     recorded(folder / "a", everybody, "afl")
-    assert [found["method"] for found in read_runs([folder])] == ["afl", "local"]
-    assert [found["method"] for found in read_runs([folder / "b", folder / "a"])] == [
+    assert [found.method for found in read_runs([folder])] == ["afl", "local"]
+    assert [found.method for found in read_runs([folder / "b", folder / "a"])] == [
         "local",
         "afl",
     ]
@@ -182,7 +188,7 @@ def test_a_comparison_needs_the_folder_only(tmp_path, folder, everybody):
     (before,) = read_runs([folder])
     shutil.move(folder, tmp_path / "moved")
     (after,) = read_runs([tmp_path / "moved"])
-    assert after == {**before, "run": str(tmp_path / "moved")}
+    assert after == replace(before, folder=str(tmp_path / "moved"))
 
 
 def test_a_comparison_writes_nothing(folder, everybody):
@@ -214,22 +220,22 @@ def cut_last_line(path):
 
 def test_a_run_without_its_delivery_counts_as_unfinished(folder, everybody):
     result = recorded(folder, everybody)
-    path = folder / "asks.jsonl"
+    path = folder / "exchanges.jsonl"
     kept = [line for line in lines(path) if line["phase"] != "deliver"]
     path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
     (found,) = read_runs([folder])
-    assert not found["finished"]
-    assert found["accuracy"] == result.accuracy
-    assert found["bytes"] == result.scores.bytes
+    assert not found.finished
+    assert found.summary.accuracy == result.accuracy
+    assert found.summary.bytes == result.scores.bytes
 
 
 def test_a_last_line_cut_in_half_is_left_out(folder, everybody):
     result = recorded(folder, everybody)
-    for name in ("asks.jsonl", "scores.jsonl"):
+    for name in ("exchanges.jsonl", "scores.jsonl"):
         cut_last_line(folder / name)
     (found,) = read_runs([folder])
-    assert found["accuracy"] == result.accuracy
-    assert found["holdout"] is None  # its summary was the line that was cut
+    assert found.summary.accuracy == result.accuracy
+    assert found.holdout is None  # its summary was the line that was cut
 
 
 def test_wherever_a_record_is_cut_it_counts_as_far_as_it_came(folder, everybody):
@@ -239,7 +245,7 @@ def test_wherever_a_record_is_cut_it_counts_as_far_as_it_came(folder, everybody)
     for end in range(0, len(whole), 97):
         path.write_bytes(whole[:end])
         if b'"summary"' in whole[:end].rpartition(b"\n")[0]:
-            assert read_runs([folder])[0]["rounds"] == 1
+            assert read_runs([folder])[0].last.round == 1
         else:
             with pytest.raises(DataError, match="interrupted before anything was scored"):
                 read_runs([folder])
@@ -264,7 +270,7 @@ def interrupted(folder, everybody, exchange):
 
 def test_a_run_interrupted_while_training_is_told_so(folder, everybody):
     interrupted(folder, everybody, exchange=1)
-    assert lines(folder / "asks.jsonl")[0]["clients"] == 1
+    assert lines(folder / "exchanges.jsonl")[0]["clients"] == 1
     with pytest.raises(DataError, match="interrupted before anything was scored"):
         read_runs([folder])
 
@@ -273,11 +279,11 @@ def test_a_run_interrupted_before_its_models_were_written_is_not_finished(folder
     interrupted(folder, everybody, exchange=3)  # the held-out clients
     (found,) = read_runs([folder])
     assert not (folder / "models").exists()
-    assert found["accuracy"]["client_mean"] > 0.5
-    assert not found["finished"]
+    assert found.summary.accuracy["client_mean"] > 0.5
+    assert not found.finished
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"format": 2}', "\x00"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"format": 3}', "\x00"])
 def test_a_run_that_cannot_be_read_is_refused_by_name(folder, everybody, content):
     recorded(folder, everybody, "local")
     (folder / "run.json").write_text(content, encoding="utf-8")
@@ -288,12 +294,12 @@ def test_a_run_that_cannot_be_read_is_refused_by_name(folder, everybody, content
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("run.json", '{"format": 1}'),
+        ("run.json", '{"format": 2}'),
         ("scores.jsonl", '{"summary": {}}'),
         ("scores.jsonl", "[]"),
-        ("asks.jsonl", "{}"),
-        ("asks.jsonl", '{"step": 1, "other": 2}'),
-        ("asks.jsonl", "null"),
+        ("exchanges.jsonl", "{}"),
+        ("exchanges.jsonl", '{"step": 1, "other": 2}'),
+        ("exchanges.jsonl", "null"),
     ],
 )
 def test_lines_of_another_program_are_refused_by_name(folder, everybody, name, line):

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
@@ -59,7 +59,7 @@ def slow_accuracies(models, members, test):
         "client_mean": sum(shares) / len(shares),
         "sample_mean": Fraction(sum(total), len(total)),
         "worst_decile": sum(lowest) / len(lowest),
-        "global": sum(whole) / len(whole),
+        "global_test": sum(whole) / len(whole),
         "balanced": sum(Fraction(sum(h), len(h)) for h in by_class.values()) / len(by_class),
     }
 
@@ -70,7 +70,7 @@ def test_accuracies_are_those_of_a_slow_count_and_each_round_is_scored_once(name
     result = run(create_method(name, settings).shortened(), everybody)
     slow = slow_accuracies(result.models, everybody.members, everybody.test)
     assert result.accuracy == pytest.approx({k: float(v) for k, v in slow.items()}, abs=1e-10)
-    phases = [ask.phase for ask in result.asks]
+    phases = [ask.phase for ask in result.record.exchanges]
     assert phases.count("score") == result.rounds
     assert phases.count("deliver") == 1
     assert phases[-1] == "deliver"
@@ -217,7 +217,7 @@ def rounds(tmp_path):
 
 def test_every_round_is_scored_and_the_last_one_counts(rounds):
     result = run(rounds(rounds=3), dealt(clients=3))
-    assert [ask.phase for ask in result.asks] == ["train", "score"] * 3 + ["deliver"]
+    assert [ask.phase for ask in result.record.exchanges] == ["train", "score"] * 3 + ["deliver"]
     assert result.rounds == 3
     one = run(rounds(rounds=2), dealt(clients=3))
     assert result.shared_digest != one.shared_digest
@@ -229,7 +229,7 @@ def test_every_round_is_scored_and_the_last_one_counts(rounds):
 def test_broadcasts_of_later_rounds_are_counted(rounds):
     result = run(rounds(rounds=2), dealt(clients=3))
     size = len(codec.encode(result.shared))
-    down = [ask.bytes_down for ask in result.asks if ask.phase == "train"]
+    down = [ask.bytes_down for ask in result.record.exchanges if ask.phase == "train"]
     assert down[0] == 0
     assert down[1] == pytest.approx(3 * size, rel=0.01)
 
@@ -367,7 +367,7 @@ def test_every_so_many_rounds_are_scored_and_the_last(every, workers):
         workers=workers,
     )
     scored = [number for number in range(1, 6) if number % every == 0 or number == 5]
-    assert [ask.phase for ask in result.asks].count("score") == len(scored)
+    assert [ask.phase for ask in result.record.exchanges].count("score") == len(scored)
     assert result.last.round == 5
     assert result.chosen.round == {1: 1, 2: 2, 3: 5, 5: 5, 9: 5}[every]
 
@@ -410,20 +410,22 @@ def test_scoring_that_cannot_be_is_refused_by_name(wrong):
 def test_the_whole_test_set_is_tried_for_the_chosen_and_the_last_round_only(tmp_path):
     record = Record(tmp_path / "one", {"method": "guessing"})
     result = run(Guessing(guesses=(1, 0, 2)), two_sites(), record=record)
-    assert result.accuracy["global"] == 2 / 5
-    assert result.last.scores.accuracy["global"] == 1 / 5
+    assert result.accuracy["global_test"] == 2 / 5
+    assert result.last.scores.accuracy["global_test"] == 1 / 5
     text = (tmp_path / "one" / "scores.jsonl").read_text(encoding="utf-8")
     said = [json.loads(line) for line in text.splitlines()]
     found = [
-        (line["round"], line["summary"]["accuracy"]["global"]) for line in said if "summary" in line
+        (line["round"], line["summary"]["accuracy"]["global_test"])
+        for line in said
+        if "summary" in line
     ]
     assert found == [(1, None), (2, None), (3, None), (1, 2 / 5), (3, 1 / 5)]
 
 
 def test_the_whole_test_set_may_be_left_out():
-    result = run(Guessing(guesses=(1, 0)), two_sites(), metrics=Metrics(whole=False))
-    assert math.isnan(result.accuracy["global"])
-    assert result.to_dict()["accuracy"]["global"] is None
+    result = run(Guessing(guesses=(1, 0)), two_sites(), metrics=Metrics(global_test=False))
+    assert math.isnan(result.accuracy["global_test"])
+    assert result.to_dict()["accuracy"]["global_test"] is None
 
 
 def test_how_often_rounds_are_scored_does_not_change_a_training():
@@ -524,7 +526,10 @@ def test_the_work_of_fedavg_is_that_of_its_products(hidden, workers):
         forward_and_back = 2 * 2 * width * hidden + 2 * 3 * (hidden + 1) * classes
         forward_and_back -= 2 * classes  # the constant passes nothing down
     assert result.scores.flops == 3 * 2 * samples * forward_and_back
-    assert sum(ask.flops for ask in result.asks if ask.phase == "train") == result.scores.flops
+    assert (
+        sum(ask.flops for ask in result.record.exchanges if ask.phase == "train")
+        == result.scores.flops
+    )
 
 
 def test_the_work_of_pilots_counts():
@@ -552,16 +557,15 @@ def recorded(tmp_path):
 def test_a_record_tells_what_the_result_does(recorded):
     result, folder = recorded
     (found,) = read_runs([folder])
-    plain = json.loads(json.dumps(result.to_dict()))
-    assert 1 <= plain["chosen"] < plain["rounds"] == 6
-    for key, value in plain.items():
-        assert found[key] == value, key
-    assert found["finished"]
+    assert 1 <= result.chosen.round < result.rounds == 6
+    assert (found.chosen.round, found.last.round) == (result.chosen.round, result.rounds)
+    assert found == replace(result.record, parameters={})  # which the fixture does not record
+    assert found.finished
 
 
 def test_a_curve_has_a_point_for_every_round(recorded):
     result, folder = recorded
-    curve = read_runs([folder])[0]["curve"]
+    curve = read_runs([folder])[0].to_dict()["curve"]
     assert [point["round"] for point in curve] == [1, 2, 3, 4, 5, 6]
     assert max(point["valid"] for point in curve) == result.scores.validity
     for key in ("seconds", "flops"):
@@ -579,12 +583,12 @@ def test_an_interrupted_record_reads_as_far_as_it_came(recorded, finished):
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     per_round = 1 + len(result.scores.rows)
     path.write_text("".join(lines[: finished * per_round + 2]), encoding="utf-8")
-    (folder / "asks.jsonl").unlink()
+    (folder / "exchanges.jsonl").unlink()
     (found,) = read_runs([folder])
-    assert (found["rounds"], found["finished"]) == (finished, False)
-    curve = {point["round"]: point["valid"] for point in found["curve"]}
+    assert (found.last.round, found.finished) == (finished, False)
+    curve = {one.round: one.summary.valid for one in found.rounds}
     best = max(curve.values())
-    assert found["chosen"] == min(number for number, valid in curve.items() if valid == best)
+    assert found.chosen.round == min(number for number, valid in curve.items() if valid == best)
 
 
 # Sites

@@ -41,7 +41,7 @@ def fitted(clients=5, partition="dirichlet", dirichlet=0.3, **settings):
 
 
 def steps(result):
-    return [ask.step for ask in result.asks]
+    return [ask.step for ask in result.record.exchanges]
 
 
 def families(result):
@@ -215,7 +215,7 @@ def test_some_clients_judge_for_all():
     everybody = partitioned(clients=12)
     samples = sum(len(site.train) for site in everybody.members)
     result = run(create_method("auto", {**LOW, "judges": samples // 2}), everybody)
-    asked = {ask.step: ask.clients for ask in result.asks}
+    asked = {ask.step: ask.clients for ask in result.record.exchanges}
     assert asked["left_out"] == asked["pool"] == 6
     assert asked["statistics"] == 12
     assert len(tuned_settings(result.shared).notes["judges"]) == 6
@@ -337,9 +337,9 @@ def test_it_says_what_is_pooled_with_which_weights(tmp_path):
     said = " ".join(run_it.output.split())
     shown = CliRunner().invoke(main, ["compare", str(tmp_path), "--json"])
     (recorded,) = json.loads(shown.output)["runs"]
-    words = recorded["settled"]["told"]
+    words = recorded["tuned"]["description"]
     assert words in said
-    for part in recorded["settled"]["setting"]["parts"]:
+    for part in recorded["tuned"]["settings"]["parts"]:
         assert f" x {part['weight']:.3g}" in words
     assert "left-out samples" in words
     assert "±" in words

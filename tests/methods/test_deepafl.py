@@ -249,12 +249,12 @@ def test_the_order_in_which_classes_are_listed_does_not_matter():
 def test_depth_helps_on_digits():
     result = run(DeepAFL(blocks=3, width=64), partitioned())
     assert result.rounds == 4
-    assert result.accuracy["global"] > run(AFL(), partitioned()).accuracy["global"] + 0.01
+    assert result.accuracy["global_test"] > run(AFL(), partitioned()).accuracy["global_test"] + 0.01
 
 
 def test_a_block_is_one_sum():
     result = run(DeepAFL(**SMALL), partitioned(clients=3))
-    steps = [ask.step for ask in result.asks if ask.phase == "train"]
+    steps = [ask.step for ask in result.record.exchanges if ask.phase == "train"]
     assert steps == ["opening", *["depth_statistics"] * 3]
 
 

@@ -103,7 +103,9 @@ def test_every_method_works_with_few_clients_of_which_some_drop_out(name, hidden
     if hidden or name == "fedpcl":
         settings["hidden"] = 6
     result = run(create_method(name, settings), skewed(), dropout=0.3, seed=4)
-    train = [ask for ask in result.asks if ask.phase == "train" and ask.step != "opening"]
+    train = [
+        ask for ask in result.record.exchanges if ask.phase == "train" and ask.step != "opening"
+    ]
     assert {ask.clients for ask in train if ask.step != "mean"} <= {1, 2, 3, 4}
     for model in result.models.values():
         assert np.isfinite(model(skewed().test.features)).all()

@@ -267,7 +267,7 @@ def test_counts_are_those_of_refitting_the_whole_method(name):
         fixed, hits = create_method(name, {**settings, field: grid[place]}), 0
         for i, code in enumerate(parts["a"].labels.codes):
             some = federated({**parts, "a": without(parts["a"], i)})
-            model = run(fixed, some, metrics=Metrics(whole=False)).models["a"]
+            model = run(fixed, some, metrics=Metrics(global_test=False)).models["a"]
             hits += model(parts["a"].take([i]).features)[0].argmax() == code
         assert engine.description[place] == hits
 

@@ -13,8 +13,9 @@ from report_support import DATA, write_run
 from fedgram.cli import main
 from fedgram.errors import DataError
 from fedgram.experiments.config import read as read_config
-from fedgram.experiments.recorded import read
-from fedgram.report.groups import mean_and_std, settings
+from fedgram.experiments.reader import read_runs
+from fedgram.experiments.seeds import chosen_at, mean_and_std, mean_curve
+from fedgram.report.groups import settings
 from fedgram.report.page import page
 from fedgram.report.reproduce import recipes
 
@@ -74,34 +75,34 @@ def test_runs_that_differ_in_seed_alone_are_one_row_with_mean_and_deviation(tmp_
     for seed, accuracy in enumerate(reached):
         clients = dict.fromkeys(["a", "b"], accuracy)
         write_run(tmp_path / f"{seed}", "afl", seed=seed, clients=clients)
-    (setting,) = settings(read([tmp_path]))
+    (setting,) = settings(read_runs([tmp_path]))
     (row,) = setting.rows
     assert row.label == "afl"
-    assert row.accuracy("client_mean") == pytest.approx((sum(reached) / 3, stdev(reached)))
-    (shown,) = table(page(read([tmp_path])))
+    assert row.score("client_mean") == pytest.approx((sum(reached) / 3, stdev(reached)))
+    (shown,) = table(page(read_runs([tmp_path])))
     assert shown["client mean"] == "63.3 ± 15.3"
 
 
 def test_seeds_that_agree_have_a_deviation_of_nothing(tmp_path):
     for seed in (0, 1):
         write_run(tmp_path / str(seed), seed=seed, clients={"a": 0.5})
-    (shown,) = table(page(read([tmp_path])))
+    (shown,) = table(page(read_runs([tmp_path])))
     assert shown["client mean"] == "50.0 ± 0.0"
 
 
 def test_a_single_run_has_no_deviation(tmp_path):
     write_run(tmp_path / "one", clients={"a": 0.25, "b": 0.5})
-    (shown,) = table(page(read([tmp_path])))
+    (shown,) = table(page(read_runs([tmp_path])))
     assert shown["client mean"] == "37.5"
-    assert "±" not in page(read([tmp_path]))
+    assert "±" not in page(read_runs([tmp_path]))
 
 
 def test_runs_on_other_data_or_dealt_in_another_way_get_a_section_of_their_own(tmp_path):
     write_run(tmp_path / "a", data={**DATA, "dirichlet": 0.1})
     write_run(tmp_path / "b", data={**DATA, "dirichlet": 1.0})
-    found = settings(read([tmp_path]))
+    found = settings(read_runs([tmp_path]))
     assert [setting.data["dirichlet"] for setting in found] == [0.1, 1.0]
-    content = page(read([tmp_path]))
+    content = page(read_runs([tmp_path]))
     assert content.count("<section") == 2
     assert "toy, 2 clients, dirichlet 1.0" in content
 
@@ -110,25 +111,25 @@ def test_runs_with_other_parameters_are_rows_that_say_which(tmp_path):
     write_run(tmp_path / "a", "afl", parameters={"ridge": 1.0, "width": 8})
     write_run(tmp_path / "b", "afl", parameters={"ridge": 2.0, "width": 8})
     write_run(tmp_path / "c", "local", parameters={"ridge": 3.0})
-    (setting,) = settings(read([tmp_path]))
+    (setting,) = settings(read_runs([tmp_path]))
     assert [row.label for row in setting.rows] == ["afl (ridge 1.0)", "afl (ridge 2.0)", "local"]
 
 
 def test_a_run_given_twice_counts_once_and_one_with_the_same_seeds_is_left_out(tmp_path):
     write_run(tmp_path / "a", clients={"a": 0.5})
     write_run(tmp_path / "b", clients={"a": 0.7})
-    assert len(read([tmp_path, tmp_path / "a", tmp_path / "." / "a"])) == 2
-    (setting,) = settings(read([tmp_path]))
+    assert len(read_runs([tmp_path, tmp_path / "a", tmp_path / "." / "a"])) == 2
+    (setting,) = settings(read_runs([tmp_path]))
     assert setting.repeats == 1
-    assert setting.rows[0].accuracy("client_mean") == (0.5, None)
-    assert "1 runs with the seeds of another are left out" in page(read([tmp_path]))
+    assert setting.rows[0].score("client_mean") == (0.5, None)
+    assert "1 runs with the seeds of another are left out" in page(read_runs([tmp_path]))
 
 
 def test_rows_come_in_the_order_the_methods_were_run_in(tmp_path):
     methods = ["local", "central", "afl"]
     for name in methods:
         write_run(tmp_path / name, name, methods=methods)
-    (setting,) = settings(read([tmp_path]))
+    (setting,) = settings(read_runs([tmp_path]))
     assert [row.label for row in setting.rows] == methods
 
 
@@ -139,7 +140,7 @@ def test_the_best_and_the_second_best_are_marked_as_far_as_they_can_be_seen(tmp_
     for name, accuracy in {"a": 0.80, "b": 0.9, "c": 0.9001, "d": 0.5}.items():
         write_run(tmp_path / name, name, clients={"x": accuracy}, rounds=[(1, accuracy, None)])
     marks = re.findall(
-        r'<th scope="row"[^>]*>(\w)</th><td[^>]*><span( class="\w+")?', page(read([tmp_path]))
+        r'<th scope="row"[^>]*>(\w)</th><td[^>]*><span( class="\w+")?', page(read_runs([tmp_path]))
     )
     headline = dict(marks[:4])
     assert headline == {"a": ' class="second"', "b": ' class="best"', "c": ' class="best"', "d": ""}
@@ -151,10 +152,10 @@ def test_who_gains_over_training_alone_is_counted_on_the_same_samples(tmp_path):
         write_run(tmp_path / f"local{seed}", "local", seed=seed, clients=alone)
     write_run(tmp_path / "afl0", "afl", seed=0, clients={"a": 0.9, "b": 0.9, "c": 0.5, "d": 0.1})
     write_run(tmp_path / "afl1", "afl", seed=1, clients={"a": 0.9, "b": 0.5, "c": 0.5, "d": 0.5})
-    rows = {row["method"]: row for row in table(page(read([tmp_path])))}
+    rows = {row["method"]: row for row in table(page(read_runs([tmp_path])))}
     assert rows["afl"]["better / worse"] == "38 / 12"
     assert rows["local"]["better / worse"] == "-"
-    (setting,) = settings(read([tmp_path]))
+    (setting,) = settings(read_runs([tmp_path]))
     named = [pair.client for pair in setting.pairs(setting.rows[0])]
     assert named[0] == "a, seed 0"
 
@@ -162,7 +163,7 @@ def test_who_gains_over_training_alone_is_counted_on_the_same_samples(tmp_path):
 def test_every_client_is_listed_with_its_samples_and_its_accuracies(tmp_path):
     write_run(tmp_path / "l", "local", clients={"a": 0.5, "b": 0.75}, holdout={"z": 0.25})
     write_run(tmp_path / "m", "afl", clients={"a": 1.0, "b": 0.5}, holdout={"z": 0.5})
-    (listed,) = [t for t in opened(page(read([tmp_path]))).tables if t[0][0] == "client"]
+    (listed,) = [t for t in opened(page(read_runs([tmp_path]))).tables if t[0][0] == "client"]
     assert listed[0] == ["client", "train", "classes", "test", "local", "afl"]
     assert listed[1:] == [
         ["a", "10", "2", "20", "50.0", "100.0"],
@@ -173,7 +174,7 @@ def test_every_client_is_listed_with_its_samples_and_its_accuracies(tmp_path):
 
 def test_held_out_clients_have_a_table_of_their_own(tmp_path):
     write_run(tmp_path / "a", holdout={"y": 0.25, "z": 0.75})
-    content = page(read([tmp_path]))
+    content = page(read_runs([tmp_path]))
     assert "Clients held out of training" in content
     row = next(t for t in opened(content).tables if t[0][1] == "clients")[1]
     assert row[:3] == ["afl", "2", "50.0"]
@@ -181,7 +182,7 @@ def test_held_out_clients_have_a_table_of_their_own(tmp_path):
 
 def test_costs_digests_versions_and_exchanges_are_told(tmp_path):
     write_run(tmp_path / "a")
-    content = page(read([tmp_path]))
+    content = page(read_runs([tmp_path]))
     (row,) = table(content)
     assert (row["bytes up"], row["FLOPs"], row["time"]) == ("1 kB", "1 M", "500 ms")
     assert "5" * 64 in content
@@ -193,7 +194,7 @@ def test_costs_digests_versions_and_exchanges_are_told(tmp_path):
 
 def test_an_interrupted_run_is_told_of(tmp_path):
     write_run(tmp_path / "a", finished=False)
-    assert "a: interrupted after round 1" in page(read([tmp_path]))
+    assert "a: interrupted after round 1" in page(read_runs([tmp_path]))
 
 
 def test_accuracy_within_classes_is_shown_where_it_was_asked_for(tmp_path):
@@ -201,7 +202,7 @@ def test_accuracy_within_classes_is_shown_where_it_was_asked_for(tmp_path):
     path = folder / "scores.jsonl"
     shares = '"class_accuracy": {"cat": 0.25, "dog": null}'
     path.write_text(path.read_text().replace('"class_accuracy": null', shares))
-    content = page(read([folder]))
+    content = page(read_runs([folder]))
     assert [["class", "afl"], ["cat", "25.0"], ["dog", "-"]] in opened(content).tables
 
 
@@ -211,14 +212,14 @@ def test_clients_without_test_samples_are_no_zeros(tmp_path):
     rows, total = path.read_text().splitlines()
     none = json.loads(rows) | {"client": "b", "samples": 0, "correct": 0}
     path.write_text("\n".join([rows, json.dumps(none), total, ""]))
-    (run,) = read([folder])
-    assert [score.accuracy for score in run.clients] == [0.5, None]
+    (run,) = read_runs([folder])
+    assert [score.accuracy for score in run.chosen.clients] == [0.5, None]
     assert "<section" in page([run])
 
 
 def test_runs_without_any_test_sample_are_reported_all_the_same(tmp_path):
     folder = write_run(tmp_path / "a", rounds=[(1, None, None)], private=True)
-    assert "No client has test samples" in page(read([folder]))
+    assert "No client has test samples" in page(read_runs([folder]))
 
 
 # Rounds
@@ -234,7 +235,7 @@ def rounds(tmp_path):
             for r in range(5, 51, 5)
         ]
         write_run(tmp_path / f"s{seed}", "fedavg", seed=seed, rounds=scored, clients={"a": 0.5})
-    return read([tmp_path / name for name in ("local", "s0", "s1")])
+    return read_runs([tmp_path / name for name in ("local", "s0", "s1")])
 
 
 def test_the_chosen_round_stands_in_the_table_beside_the_last(rounds):
@@ -249,19 +250,19 @@ def test_curves_are_means_over_seeds_of_what_rounds_cost(rounds):
     (setting,) = settings(rounds)
     _, row = setting.rows
     assert row.repeated
-    assert row.curve("rounds")[1] == pytest.approx((10, 0.15, stdev([0.1, 0.2])))
-    assert row.curve("seconds")[1][0] == 5.0
-    assert row.curve("bytes")[1][0] == 15_000
-    assert len(row.curve("flops")) == 10
-    assert row.chosen_at("rounds") == 40.0
+    assert mean_curve(row.runs, "rounds")[1] == pytest.approx((10, 0.15, stdev([0.1, 0.2])))
+    assert mean_curve(row.runs, "seconds")[1][0] == 5.0
+    assert mean_curve(row.runs, "bytes")[1][0] == 15_000
+    assert len(mean_curve(row.runs, "flops")) == 10
+    assert chosen_at(row.runs, "rounds") == 40.0
 
 
 def test_seeds_that_stopped_at_different_rounds_are_compared_as_far_as_both_came(tmp_path):
     for seed, last in ((0, 10), (1, 25)):
         scored = [(r, 0.5, None) for r in range(5, last + 1, 5)]
         write_run(tmp_path / str(seed), seed=seed, rounds=scored)
-    (row,) = settings(read([tmp_path]))[0].rows
-    assert [x for x, _, _ in row.curve("rounds")] == [5, 10]
+    (row,) = settings(read_runs([tmp_path]))[0].rows
+    assert [x for x, _, _ in mean_curve(row.runs, "rounds")] == [5, 10]
 
 
 def test_clients_are_those_of_the_chosen_round(tmp_path):
@@ -272,9 +273,9 @@ def test_clients_are_those_of_the_chosen_round(tmp_path):
         if line["round"] == 2 and "client" in line:
             line["correct"] = 0
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (run,) = read([folder])
-    assert run.chosen == 1
-    assert [score.accuracy for score in run.clients] == [0.5]
+    (run,) = read_runs([folder])
+    assert run.chosen.round == 1
+    assert [score.accuracy for score in run.chosen.clients] == [0.5]
 
 
 def test_all_four_costs_are_drawn_where_there_are_rounds_and_none_in_vain(rounds, tmp_path):
@@ -283,7 +284,9 @@ def test_all_four_costs_are_drawn_where_there_are_rounds_and_none_in_vain(rounds
         f"Accuracy against {x}" for x in ["rounds", "time", "computation", "communication"]
     ]
     write_run(tmp_path / "solved" / "afl")
-    drawn = re.findall(r'aria-label="(Accuracy against \w+)', page(read([tmp_path / "solved"])))
+    drawn = re.findall(
+        r'aria-label="(Accuracy against \w+)', page(read_runs([tmp_path / "solved"]))
+    )
     assert "Accuracy against rounds" not in drawn
 
 
@@ -296,7 +299,7 @@ def test_a_record_without_what_came_later_is_reported(tmp_path):
             line.get("summary", {}).pop(key, None)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "partition.json").unlink()
-    content = page(read([folder]))
+    content = page(read_runs([folder]))
     assert "Not recorded" in content
     assert "FLOPs" not in content
 
@@ -307,7 +310,7 @@ def test_a_record_without_what_came_later_is_reported(tmp_path):
 def test_a_private_run_shows_no_client_and_no_class(tmp_path):
     clients = {"north clinic": 0.5, "south clinic": 0.9}
     write_run(tmp_path / "a", clients=clients, private=True, classes=("flu", "cold"))
-    content = page(read([tmp_path]))
+    content = page(read_runs([tmp_path]))
     assert not {"clinic", "flu", "cold"} & set(re.findall(r"\w+", content))
     assert "Not recorded: the runs are private" in content
 
@@ -325,7 +328,7 @@ def test_names_are_text_wherever_they_stand(tmp_path):
         data={"source": HOSTILE},
         classes=(HOSTILE, "other"),
     )
-    content = page(read([tmp_path]), title=HOSTILE)
+    content = page(read_runs([tmp_path]), title=HOSTILE)
     reader = opened(content)
     assert reader.elements.count("script") == 1
     assert "img" not in reader.elements
@@ -358,7 +361,7 @@ def test_the_settings_given_are_complete_and_lead_to_the_same_digests(tmp_path):
     for seed in (0, 7):
         done = cli(*run, "-s", f"data.seed={seed}", "--out", tmp_path / f"first{seed}")
         assert done.exit_code == 0
-    runs = read([tmp_path / "first0", tmp_path / "first7"])
+    runs = read_runs([tmp_path / "first0", tmp_path / "first7"])
     (recipe,) = recipes(runs)
     assert read_config(tomllib.loads(recipe.toml)).methods == ("afl", "apfl")
     assert len(recipe.commands) == 2
@@ -367,18 +370,16 @@ def test_the_settings_given_are_complete_and_lead_to_the_same_digests(tmp_path):
         name, *arguments = command.replace("runs/", f"{tmp_path}/again/").split()
         arguments[1] = tmp_path / recipe.name
         assert (name, cli(*arguments).exit_code) == ("fedgram", 0)
-    again = read(sorted((tmp_path / "again").iterdir()))
-    digests = [(r.method, r.summary["shared_digest"], r.summary["model_digest"]) for r in runs]
-    assert digests == [
-        (r.method, r.summary["shared_digest"], r.summary["model_digest"]) for r in again
-    ]
+    again = read_runs(sorted((tmp_path / "again").iterdir()))
+    digests = [(r.method, r.summary.shared_digest, r.summary.model_digest) for r in runs]
+    assert digests == [(r.method, r.summary.shared_digest, r.summary.model_digest) for r in again]
 
 
 def test_runs_that_cannot_share_a_file_get_one_each(tmp_path):
     write_run(tmp_path / "a", "afl", parameters={"ridge": 1.0})
     write_run(tmp_path / "b", "afl", parameters={"ridge": 2.0})
     write_run(tmp_path / "c", "local", parameters={"ridge": 5.0})
-    first, second = recipes(read([tmp_path]))
+    first, second = recipes(read_runs([tmp_path]))
     assert first.settings["method"] == {"afl": {"ridge": 1.0}, "local": {"ridge": 5.0}}
     assert second.settings["method"] == {"afl": {"ridge": 2.0}}
     assert second.commands == ["fedgram run settings-2.toml --out runs/settings-2"]
@@ -397,8 +398,8 @@ def test_nothing_to_report_is_an_error():
     [
         ("partition.json", "{}"),
         ("partition.json", "["),
-        ("run.json", '{"format": 1, "method": "afl", "config": 3}'),
-        ("run.json", '{"format": 1, "method": "afl", "parameters": []}'),
+        ("run.json", '{"format": 2, "method": "afl", "config": 3}'),
+        ("run.json", '{"format": 2, "method": "afl", "parameters": []}'),
     ],
 )
 def test_a_damaged_record_is_refused_by_name(tmp_path, name, content):

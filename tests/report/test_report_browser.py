@@ -4,7 +4,7 @@ import pytest
 from browser import Browser, find_browser
 from report_support import DATA, write_run
 
-from fedgram.experiments.recorded import read
+from fedgram.experiments.reader import read_runs
 from fedgram.report.page import page
 
 pytestmark = pytest.mark.skipif(
@@ -31,7 +31,7 @@ def report(tmp_path_factory):
         write_run(folder / f"local{seed}", "local", clients=alone, **options)
         write_run(folder / f"afl{seed}", "afl", clients=CLIENTS, holdout={"z": 0.5}, **options)
     path = folder / "report.html"
-    path.write_text(page(read([folder])), encoding="utf-8")
+    path.write_text(page(read_runs([folder])), encoding="utf-8")
     return path
 
 

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.errors import ConfigError
+from fedgram.experiments.measures import COST_AXES
 from fedgram.experiments.partition_summary import ClientCounts, PartitionSummary
 from fedgram.report.charts import palette
 from fedgram.report.charts.axes import Scale, axis_for, linear_ticks, log_ticks
 from fedgram.report.charts.clients import ClientPair, gains, spread_of_clients
-from fedgram.report.charts.curves import AXES, curves, sensitivity
+from fedgram.report.charts.curves import curves, sensitivity
 from fedgram.report.charts.frame import ROW, dodged
 from fedgram.report.charts.partition import MOST_CLIENTS, partition
 from fedgram.report.markup import joined, number, tag, text
@@ -123,7 +124,7 @@ def test_names_keep_a_row_apart_and_stay_in_order(heights):
 # Curves
 
 
-@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("axis", COST_AXES)
 def test_a_curve_lies_where_its_numbers_say(axis):
     picture = curves("t", {"a": [(10, 0.2, 0), (20, 0.4, 0), (30, 0.9, 0)]}, axis=axis)
     (x0, y0), (x1, y1), (x2, y2), _ = circles(picture)  # the last is the legend's
@@ -194,7 +195,7 @@ def test_an_unknown_axis_is_refused_with_the_right_spelling():
 @given(
     st.dictionaries(names, st.lists(st.tuples(costs, shares, st.floats(0, 0.5)), max_size=15)),
     names,
-    st.sampled_from(list(AXES)),
+    st.sampled_from(list(COST_AXES)),
 )
 def test_any_series_give_well_formed_figures_with_all_marks_inside(series, title, axis):
     for picture in (

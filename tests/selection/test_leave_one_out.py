@@ -202,7 +202,7 @@ def test_counts_are_those_of_refitting_the_whole_method(name):
         fixed, hits = create_method(name, GRIDS[name][place]), 0
         for i, code in enumerate(parts["a"].labels.codes):
             some = federated({**parts, "a": without(parts["a"], i)})
-            model = run(fixed, some, metrics=Metrics(whole=False)).models["a"]
+            model = run(fixed, some, metrics=Metrics(global_test=False)).models["a"]
             hits += model(parts["a"].take([i]).features)[0].argmax() == code
         assert ballot.correct[0, place] == hits
 
@@ -224,7 +224,10 @@ def test_apfl_can_do_without_the_total():
         run(create_method("apfl", {"balance": "auto", "corrected": corrected}), everybody)
         for corrected in (True, False)
     )
-    down = [next(a for a in r.asks if a.step == "left_out").bytes_down for r in (exact, rough)]
+    down = [
+        next(a for a in r.record.exchanges if a.step == "left_out").bytes_down
+        for r in (exact, rough)
+    ]
     assert down[1] < down[0]
     assert tuned_settings(rough.shared).setting["refinement_ridge"] == 300.0
 

@@ -254,7 +254,7 @@ def test_no_method_depends_on_how_many_go_together(name, hidden, monkeypatch):
         everybody = digits(clients=11, dirichlet=0.5)  # anew: nothing has been kept with them
         assert len({len(site.train) for site in everybody.members}) > 5
         result = run(create_method(name, settings), everybody, workers=workers)
-        asks = [dataclasses.replace(ask, seconds=0.0) for ask in result.asks]
+        asks = [dataclasses.replace(ask, seconds=0.0) for ask in result.record.exchanges]
         models = {client: codec.digest(model) for client, model in result.models.items()}
         found.append((result.model_digest, models, asks))
     assert found[0] == found[1] == found[2]

@@ -158,7 +158,8 @@ def parameters_are_frozen(method: Method[Any]) -> None:
 
 def steps_are_declared(method: Method[Any]) -> None:
     """Every step that `fit` asks for is declared with `@step`: a site runs no other."""
-    asked = {ask.step for ask in run(method, partitioned(clients=3)).asks if ask.phase == "train"}
+    exchanges = run(method, partitioned(clients=3)).record.exchanges
+    asked = {exchange.step for exchange in exchanges if exchange.phase == "train"}
     missing = asked - set(declared_steps(type(method)))
     _demand(not missing, f"without @step: {', '.join(sorted(missing))}")
 

@@ -17,10 +17,10 @@ from fedgram.data.partition import partition
 from fedgram.data.sources import load_dataset
 from fedgram.experiments import config as configuration
 from fedgram.experiments.partition_summary import ClientCounts, PartitionSummary, summary_of_indices
-from fedgram.report.charts.axes import plain
 from fedgram.report.charts.partition import partition as drawn_partition
 from fedgram.report.page import described
 from fedgram.runtime import files
+from fedgram.runtime.text import compact
 
 PATH = click.Path(path_type=Path, dir_okay=False)
 MOST_ROWS = 30  # clients that are listed one by one
@@ -99,4 +99,4 @@ def _cells(dealt: PartitionSummary, client: ClientCounts) -> list[str]:
 
 
 def _number(value: Any) -> str:
-    return "" if value is None else plain(value)
+    return "" if value is None else compact(value)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedgram.cli.root import main
-from fedgram.experiments.recorded import read
+from fedgram.experiments.reader import read_runs
 from fedgram.report.page import page
 from fedgram.runtime import files
 
@@ -25,6 +25,6 @@ def report(folders: tuple[Path, ...], out: Path, title: str | None) -> None:
 
     Example: fedgram report runs/a runs/b -o report.html
     """
-    found = read(folders)
+    found = read_runs(folders)
     files.write(out, page(found, title=title))
     click.echo(f"{out}: {len(found)} runs, {out.stat().st_size} bytes")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -30,7 +33,7 @@ ALIASES = {"table": "study"}  # former names: they work, and are not listed
 
 
 class Commands(click.Group):
-    """Load commands when they are used; print fedgram's own errors in one line."""
+    """Load commands when they are used; print warnings and errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -48,7 +51,8 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _one_line_warnings():
+                return super().invoke(ctx)
         except FedgramError as error:
             click.echo(f"fedgram: error: {' '.join(str(error).split())}", err=True)
             ctx.exit(error.exit_code)
@@ -58,6 +62,21 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("fedgram: interrupted; what was recorded is kept", err=True)
             ctx.exit(130)
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Write warnings without the place in the code that they come from."""
+
+    def written(message: Warning | str, *_: object, **__: object) -> str:
+        return f"fedgram: warning: {' '.join(str(message).split())}\n"
+
+    before = warnings.formatwarning
+    warnings.formatwarning = written
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedgram.cli.root import main
-from fedgram.cli.screen import print_table, progress
+from fedgram.cli.screen import print_runs, progress
 from fedgram.data.sources import load_dataset as load_data
 from fedgram.experiments import config as configuration
 from fedgram.experiments.gains import who_gains
-from fedgram.experiments.reader import read_runs as recorded
+from fedgram.experiments.reader import read_runs
 from fedgram.experiments.record import Record
+from fedgram.experiments.run_record import RunRecord
 from fedgram.federation import method as methods_module
 from fedgram.federation.federated_dataset import federate
 
@@ -47,7 +49,7 @@ def run(
     settings = configuration.load(config, overrides, methods)
     data = load_data(settings.data.source)
     everybody = federate(data, settings.data, settings.grid)
-    results, by_client = [], []
+    runs = []
     with progress(shown=not as_json) as follow:
         for name in settings.methods:
             record = Record(out / Path(name).stem if out else None, settings.about(name))
@@ -55,15 +57,12 @@ def run(
             result = settings.run(
                 name, everybody, record=record, on_reply=on_reply, on_round=on_round
             )
-            results.append(result.to_dict())
-            by_client.append((name, result.scores.by_client()))
-    for plain, gain in zip(results, who_gains(by_client), strict=True):
-        plain["gains"] = gain
+            runs.append(result.record)
     if as_json:
-        click.echo(json.dumps({"runs": results}, indent=2))
+        click.echo(_json(runs, who_gains(runs)))
         return
     title = f"{data.name}: {len(everybody.members)} clients, {_dealt(settings.data)}"
-    print_table(title, results)
+    print_runs(title, runs, who_gains(runs), "method")
 
 
 @main.command()
@@ -100,11 +99,20 @@ def compare(folders: tuple[Path, ...], as_json: bool) -> None:
 
     Example: fedgram compare runs/a runs/b
     """
-    results = recorded(folders)
+    runs, gains = [], []
+    for folder in folders:  # runs of one folder are of the same clients
+        some = read_runs([folder])
+        runs += some
+        gains += who_gains(some)
     if as_json:
-        click.echo(json.dumps({"runs": results}, indent=2))
+        click.echo(_json(runs, gains))
         return
-    print_table("recorded runs", results, label="run")
+    print_runs("recorded runs", runs, gains, "run")
+
+
+def _json(runs: Sequence[RunRecord], gains: Sequence[dict[str, Any]]) -> str:
+    results = [{**run.to_dict(), "gains": gain} for run, gain in zip(runs, gains, strict=True)]
+    return json.dumps({"runs": results}, indent=2)
 
 
 def _dealt(data: configuration.Data) -> str:

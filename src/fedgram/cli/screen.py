@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from textwrap import wrap
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -23,36 +23,49 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from fedgram.report.charts.axes import size as written_size
+from fedgram.experiments.measures import ACCURACIES, COSTS, SCORES
+from fedgram.experiments.run_record import RateSearchRecord, RunRecord, TunedSettings
+from fedgram.runtime.text import MISSING, percent, short_seconds
 
 NARROW = 78
-REASONS = 3  # alternatives that are told of below the table
+ALTERNATIVES = 3  # whose accuracy is shown below the table
 CLASS_COLUMNS = 5  # methods side by side that fit a narrow terminal
 OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
-COLUMNS = {
-    "client\nmean": "client_mean",
-    "sample\nmean": "sample_mean",
-    "worst\ntenth": "worst_decile",
-    "whole\ntest": "global",
-    "bal-\nanced": "balanced",
-}
+Gain = Mapping[str, Any]
+Label = Literal["method", "run"]
+COSTS_SHOWN = ("bytes_up", "bytes_down")
 
 
-def print_table(title: str, results: list[dict[str, Any]], label: str = "method") -> None:
-    """Draw results side by side, with what there is to say about them below."""
+def print_runs(title: str, runs: Sequence[RunRecord], gains: Sequence[Gain], label: Label) -> None:
+    """Draw the results of runs side by side, with notes below.
+
+    Parameters
+    ----------
+    title
+        Above the table.
+    runs
+        One for each row.
+    gains
+        Which clients gain by each run, as `who_gains` returns it.
+    label
+        Whether rows are named by their method or by their folder.
+    """
     console = Console()
+    names = [str(run.method if label == "method" else run.folder) for run in runs]
     console.print(title, markup=False, highlight=False, soft_wrap=True)
-    console.print(_accuracy_table(results, label))
+    console.print(_accuracy_table(runs, names, label))
     console.print("accuracy in %, bytes per client")
-    if len(results) > 1 and any(any((r.get("gains") or {}).values()) for r in results):
+    if len(runs) > 1 and any(any(gain.values()) for gain in gains):
         console.print("\n% of clients that do better / worse than")
-        console.print(_gains_table(results, label))
-    if any(result["class_accuracy"] for result in results):
+        console.print(_gains_table(gains, names, label))
+    if any(run.summary.class_accuracy for run in runs):
         console.print("\naccuracy within classes, in %")
-        for start in range(0, len(results), CLASS_COLUMNS):
-            console.print(_class_table(results[start : start + CLASS_COLUMNS], label))
-    for note in dict.fromkeys(note for result in results for note in _notes(result, label)):
+        for start in range(0, len(runs), CLASS_COLUMNS):
+            part = slice(start, start + CLASS_COLUMNS)
+            console.print(_class_table(runs[part], names[part]))
+    notes = (note for run, name in zip(runs, names, strict=True) for note in _notes(run, name))
+    for note in dict.fromkeys(notes):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -64,62 +77,66 @@ def _table(label: str, *headers: str) -> Table:
     return table
 
 
-def _accuracy_table(results: list[dict[str, Any]], label: str) -> Table:
-    ranked = any(result["auroc"] is not None for result in results)
-    more = ("macro\nAUROC",) if ranked else ()
-    table = _table(label, *COLUMNS, *more, "bytes\nup", "bytes\ndown", "time\ns")
-    means = [result["accuracy"]["client_mean"] for result in results]
+def _accuracy_table(runs: Sequence[RunRecord], names: Sequence[str], label: str) -> Table:
+    ranked = any(run.summary.auroc is not None for run in runs)
+    scores = SCORES if ranked else ACCURACIES
+    shown = [*scores.values(), *(COSTS[name] for name in COSTS_SHOWN)]
+    table = _table(label, *(one.header for one in shown), "time\ns")
+    means = [run.summary.score("client_mean") for run in runs]
     best = max((mean for mean in means if mean is not None), default=None)
-    for result in results:
-        cells = [_percent(result["accuracy"][key]) for key in COLUMNS.values()]
-        if result["accuracy"]["client_mean"] == best:
+    for run, name in zip(runs, names, strict=True):
+        summary = run.summary
+        cells = [percent(summary.score(score)) for score in scores]
+        if summary.score("client_mean") == best:
             cells[0] = f"[bold]{cells[0]}[/bold]"
-        if ranked:
-            cells.append(_percent(result["auroc"]))
-        size = [written_size(result["bytes"][key]) for key in ("up", "down")]
-        table.add_row(escape(str(result[label])), *cells, *size, _seconds(result["seconds"]))
+        cells += [_written(summary.cost(cost), COSTS[cost].text) for cost in COSTS_SHOWN]
+        table.add_row(escape(name), *cells, _written(summary.seconds, short_seconds))
     return table
 
 
-def _notes(result: dict[str, Any], label: str) -> Iterator[str]:
-    if result.get("chosen", result["rounds"]) != result["rounds"]:
-        last = _percent(result["last"]["accuracy"]["client_mean"])
+def _written(value: float | None, text: Callable[[float], str]) -> str:
+    return MISSING if value is None else text(value)
+
+
+def _notes(run: RunRecord, name: str) -> Iterator[str]:
+    if run.chosen.round != run.last.round:
+        last = percent(run.last.summary.score("client_mean"))
         yield (
-            f"{result[label]}: round {result['chosen']} of {result['rounds']}, chosen on "
+            f"{name}: round {run.chosen.round} of {run.last.round}, chosen on "
             f"validation samples; the last round has a client mean of {last} %"
         )
-    if result.get("settled"):
-        said = f"{result[label]} chose {_choice(result['settled'])}"
+    if run.summary.tuned:
+        said = f"{name} chose {_choice(run.summary.tuned)}"
         yield "\n".join(wrap(said, NARROW, subsequent_indent="  "))
-    if result.get("rate_search"):
-        said = f"{result[label]} uses {_rate(result['rate_search'])}"
+    if run.summary.rate_search:
+        said = f"{name} uses {_rate(run.summary.rate_search)}"
         yield "\n".join(wrap(said, NARROW, subsequent_indent="  "))
-    if not result.get("finished", True):
-        yield f"{result[label]}: interrupted after round {result['rounds']}"
-    if result["untested_clients"]:
+    if not run.finished:
+        yield f"{name}: interrupted after round {run.last.round}"
+    if run.summary.untested_clients:
         yield (
-            f"{result['untested_clients']} of {result['clients']} clients have no test samples "
+            f"{run.summary.untested_clients} of {run.summary.clients} clients have no test samples "
             "and are left out of client means"
         )
-    if result["holdout"]:
-        accuracy = _percent(result["holdout"]["accuracy"]["client_mean"])
+    if run.holdout:
+        accuracy = percent(run.holdout.summary.score("client_mean"))
         yield (
-            f"{result[label]}: {result['holdout']['clients']} clients held out of training reach "
+            f"{name}: {run.holdout.summary.clients} clients held out of training reach "
             f"a client mean of {accuracy} %"
         )
 
 
-def _choice(settled: dict[str, Any]) -> str:
+def _choice(tuned: TunedSettings) -> str:
     """Return what was chosen, and what came closest."""
-    shares = list(settled["reasons"].items())
-    shown = "; ".join(f"{name} {_percent(share)} %" for name, share in shares[:REASONS])
-    return f"{settled['told']}; accuracy on left-out samples: {shown}" if shown else settled["told"]
+    shares = list(tuned.left_out_accuracy.items())[:ALTERNATIVES]
+    shown = "; ".join(f"{name} {percent(share)} %" for name, share in shares)
+    return tuned.description + (f"; accuracy on left-out samples: {shown}" if shown else "")
 
 
-def _rate(search: dict[str, Any]) -> str:
+def _rate(search: RateSearchRecord) -> str:
     """Return the chosen rate, the reason, and the validation loss at every rate."""
-    shown = "; ".join(f"rate {pilot['rate']:g} {pilot['outcome']}" for pilot in search["pilots"])
-    return f"rate {search['rate']:g}, {search['reason']}; validation loss of pilots: {shown}"
+    shown = "; ".join(f"rate {pilot.rate:g} {pilot.outcome}" for pilot in search.pilots)
+    return f"rate {search.rate:g}, {search.reason}; validation loss of pilots: {shown}"
 
 
 @contextmanager
@@ -156,35 +173,26 @@ def progress(*, shown: bool) -> Iterator[Callable[[str, int], tuple[OnReply, OnR
         yield follow
 
 
-def _gains_table(results: list[dict[str, Any]], label: str) -> Table:
+def _gains_table(gains: Sequence[Gain], names: Sequence[str], label: str) -> Table:
     table = _table(label, "alone", "with the shared model")
-    for result in results:
+    for gain, name in zip(gains, names, strict=True):
         cells = []
         for key in ("over_alone", "over_shared"):
-            gain = (result.get("gains") or {}).get(key)
-            shown = gain and f"{_percent(gain['better'])} / {_percent(gain['worse'])}"
-            cells.append(shown or "-")
-        table.add_row(escape(str(result[label])), *cells)
+            found = gain.get(key)
+            shown = found and f"{percent(found['better'])} / {percent(found['worse'])}"
+            cells.append(shown or MISSING)
+        table.add_row(escape(name), *cells)
     return table
 
 
-def _class_table(results: list[dict[str, Any]], label: str) -> Table:
+def _class_table(runs: Sequence[RunRecord], names: Sequence[str]) -> Table:
     table = _table("class")
-    for result in results:
-        table.add_column(escape(str(result[label])), justify="right", overflow="fold", min_width=5)
-    for name in next(r["class_accuracy"] for r in results if r["class_accuracy"]):
-        shares = [(result["class_accuracy"] or {}).get(name) for result in results]
-        table.add_row(escape(name), *map(_percent, shares))
+    for name in names:
+        table.add_column(escape(name), justify="right", overflow="fold", min_width=5)
+    accuracies = [run.summary.class_accuracy or {} for run in runs]
+    for class_ in dict.fromkeys(class_ for some in accuracies for class_ in some):
+        table.add_row(escape(class_), *(percent(some.get(class_)) for some in accuracies))
     return table
-
-
-def _seconds(value: float) -> str:
-    """Return a time in four characters as long as it fits: minutes need no hundredths."""
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}"
 
 
 class _Rate(ProgressColumn):

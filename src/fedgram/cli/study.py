@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import click
 from rich.console import Console
@@ -17,10 +16,10 @@ from fedgram.experiments.study.curves import costs, sensitivities
 from fedgram.experiments.study.make import State, make
 from fedgram.experiments.study.settings import load, preset, presets
 from fedgram.experiments.study.summary import Summary
-from fedgram.experiments.study.time_estimate import spoken
 from fedgram.report.charts.axes import wide
-from fedgram.report.charts.curves import Axis, curves, sensitivity
+from fedgram.report.charts.curves import curves, sensitivity
 from fedgram.runtime import files
+from fedgram.runtime.text import duration
 
 
 @main.command("study")
@@ -84,8 +83,7 @@ def _draw(summary: Summary, folder: Path) -> None:
         drawn = sensitivity(picture.title, picture.axis, picture.lines, logarithmic=logarithmic)
         files.write(folder / f"table-{picture.name}.svg", drawn)
     for picture in costs(summary):
-        axis = cast(Axis, picture.axis)
-        drawn = curves(picture.title, picture.lines, axis=axis, chosen=picture.chosen)
+        drawn = curves(picture.title, picture.lines, axis=picture.axis, chosen=picture.chosen)
         files.write(folder / f"table-{picture.name}.svg", drawn)
 
 
@@ -105,7 +103,7 @@ def _progress() -> Iterator[Callable[[State], None]]:
         task = bar.add_task("", total=None, left="")
 
         def show(state: State) -> None:
-            left = "" if state.left is None else f", {spoken(state.left)} left"
+            left = "" if state.left is None else f", {duration(state.left)} left"
             now = state.running[0] if state.running else ""
             bar.update(task, completed=state.done, total=state.total, left=left, description=now)
             if state.said:

@@ -138,7 +138,7 @@ class _Run:
             settings=self.method.settings(),
             grid=plain_grid(self.config.grid),
             secure=self.config.engine.secure,
-            metrics=replace(self.config.metrics, whole=False),
+            metrics=replace(self.config.metrics, global_test=False),
             kept_valid=kept_valid,
             reserve_valid=self.config.data.reserve_valid,
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram.errors import ConfigError, PrivacyError
 from fedgram.federation.protocol import Exchange, Federation
-from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
+from fedgram.federation.scoring import ScoreTask, SiteScore
 from fedgram.federation.step import step_name
 
 SCORING = 0  # asks are numbered from 1: scoring, however often, changes nothing in training
@@ -22,8 +22,11 @@ class Engine(Federation, Protocol):
 
     asks: list[Exchange]
 
-    def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore | ScoreSums]]:
-        """Yield what scoring finds at each site, or the sum over all where only that is seen."""
+    def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore]]:
+        """Yield the score of each site, or one of all together where only their sum is seen.
+
+        What is added to ``asks`` meanwhile is the scoring.
+        """
 
     def deliver(self, shared: Any, round_: int) -> None:
         """Hand every client the final result, which is that of this round."""

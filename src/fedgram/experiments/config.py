@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -28,6 +29,7 @@ from fedgram.runtime.settings import build, propose
 VERSION = 1
 OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
+RENAMED = {("metrics", "whole"): "global_test"}  # keys of earlier configurations
 DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl", "auto")
 
 
@@ -158,6 +160,7 @@ def read(settings: Mapping[str, Any]) -> Config:
             f"the configuration is of version {version}, this fedgram reads {VERSION}; "
             "upgrade fedgram"
         )
+    settings = renamed(settings)
     grid = settings.get("grid", {})
     tables = {
         "data": Data,
@@ -187,6 +190,30 @@ def read(settings: Mapping[str, Any]) -> Config:
     for name in {*config.methods, *config.method}:
         config.make(name)
     return config
+
+
+def renamed(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings with today's keys, and warn of each one that was called otherwise.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> with warnings.catch_warnings(record=True, action="always") as found:
+    ...     renamed({"metrics": {"whole": False}})
+    {'metrics': {'global_test': False}}
+    >>> str(found[0].message)
+    'metrics.whole is now called metrics.global_test'
+    """
+    for (name, old), new in RENAMED.items():
+        table = settings.get(name)
+        if not isinstance(table, Mapping) or old not in table:
+            continue
+        if new in table:
+            raise ConfigError(f"{name}.{old} is now called {name}.{new}; give the latter alone")
+        warnings.warn(f"{name}.{old} is now called {name}.{new}", FutureWarning, stacklevel=2)
+        rest = {key: value for key, value in table.items() if key != old}
+        settings = {**settings, name: {**rest, new: table[old]}}
+    return settings
 
 
 def load(path: Path | None, overrides: Iterable[str] = (), methods: Iterable[str] = ()) -> Config:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedgram.experiments.run_record import RunRecord
+
 ALONE, SHARED = "local", "afl"  # the methods that stand for these two cases
 
 
@@ -25,23 +27,19 @@ def gains(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, f
     }
 
 
-def who_gains(runs: Sequence[tuple[str, Mapping[str, float]]]) -> list[dict[str, Any]]:
+def who_gains(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """Compare every run's clients with training alone and with the shared model.
 
-    Each run is a method's name and its accuracy by client. A comparison is None where its other
-    side was not run.
-
-    Examples
-    --------
-    >>> who_gains([("local", {"a": 0.5}), ("apfl", {"a": 0.7})])[1]
-    {'over_alone': {'better': 1.0, 'worse': 0.0}, 'over_shared': None}
+    The runs are of the same clients. A comparison is None where its other side was not run.
     """
     others = {"over_alone": ALONE, "over_shared": SHARED}
-    accuracies = dict(runs)
+    accuracies = {run.method: run.chosen.by_client() for run in runs}
     return [
         {
-            key: None if method == other else gains(ours, accuracies.get(other, {}))
+            key: None
+            if run.method == other
+            else gains(run.chosen.by_client(), accuracies.get(other, {}))
             for key, other in others.items()
         }
-        for method, ours in runs
+        for run in runs
     ]

@@ -1,34 +1,140 @@
-"""What a table can show of a run, and how it is written."""
+"""Which numbers are known of a run: their names, their order and how they are written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fedgram.errors import ConfigError
+from fedgram.experiments.run_record import ScoreSummary
 from fedgram.runtime.settings import propose
+from fedgram.runtime.text import compact, percent, quantity, seconds, size, thousands
 
-ACCURACIES = {
-    "client_mean": "client-mean accuracy",
-    "sample_mean": "sample-mean accuracy",
-    "worst_decile": "accuracy of the worst tenth of clients",
-    "global": "accuracy on everybody's test samples",
-    "balanced": "class-balanced accuracy",
-    "auroc": "macro AUROC",
+Text = Callable[[float], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """The words for one number.
+
+    Parameters
+    ----------
+    short
+        Above a column.
+    meaning
+        What the column shows.
+    label
+        In full, for a table of results.
+    text
+        Writes one number.
+    abbreviated
+        For a terminal of 80 columns, where `short` is too long.
+    """
+
+    short: str
+    meaning: str
+    label: str
+    text: Text = percent
+    abbreviated: str | None = None
+
+    @property
+    def header(self) -> str:
+        r"""What stands above a narrow column, in two lines.
+
+        Examples
+        --------
+        >>> ACCURACIES["global_test"].header, ACCURACIES["balanced"].header
+        ('global\\ntest', 'bal.\\nacc.')
+        """
+        return (self.abbreviated or self.short).replace(" ", "\n", 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostAxis:
+    """The words for one axis against which accuracy is drawn, round by round."""
+
+    short: str
+    label: str
+    text: Text
+
+
+ACCURACIES: Mapping[str, Quantity] = {
+    "client_mean": Quantity(
+        short="client mean",
+        meaning="mean over clients of the accuracy on their own test samples",
+        label="client-mean accuracy",
+    ),
+    "sample_mean": Quantity(
+        short="sample mean",
+        meaning="the same, clients weighed by their test samples",
+        label="sample-mean accuracy",
+    ),
+    "worst_decile": Quantity(
+        short="worst 10 %",
+        meaning="mean of the lowest tenth of the clients",
+        label="accuracy of the worst 10 % of clients",
+    ),
+    "global_test": Quantity(
+        short="global test",
+        meaning="each client's model on everybody's test samples",
+        label="accuracy on everybody's test samples",
+    ),
+    "balanced": Quantity(
+        short="balanced",
+        meaning="mean over classes",
+        label="class-balanced accuracy",
+        abbreviated="bal. acc.",
+    ),
 }
-COSTS = {
-    "seconds": "seconds of fitting and personalizing",
-    "flops": "operations of fitting and personalizing",
-    "bytes": "bytes per client, up and down",
-    "bytes_up": "bytes per client, up",
-    "bytes_down": "bytes per client, down",
+AUROC = Quantity(
+    short="macro AUROC", meaning="on each client's own test samples", label="macro AUROC"
+)
+SCORES: Mapping[str, Quantity] = {**ACCURACIES, "auroc": AUROC}
+COSTS: Mapping[str, Quantity] = {
+    "bytes": Quantity(
+        short="bytes",
+        meaning="per client, training and delivery",
+        label="bytes per client, up and down",
+        text=size,
+    ),
+    "bytes_up": Quantity(
+        short="bytes up",
+        meaning="per client, training and delivery",
+        label="bytes per client, up",
+        text=size,
+    ),
+    "bytes_down": Quantity(
+        short="bytes down",
+        meaning="per client, training and delivery",
+        label="bytes per client, down",
+        text=size,
+    ),
+    "flops": Quantity(
+        short="FLOPs",
+        meaning="of fitting and personalizing",
+        label="operations of fitting and personalizing",
+        text=quantity,
+    ),
+    "seconds": Quantity(
+        short="time",
+        meaning="of fitting and personalizing, without scoring",
+        label="seconds of fitting and personalizing",
+        text=seconds,
+    ),
 }
+COST_AXES: Mapping[str, CostAxis] = {
+    "rounds": CostAxis(short="rounds", label="rounds of communication", text=compact),
+    "seconds": CostAxis(short="time", label="computation, seconds", text=compact),
+    "flops": CostAxis(short="computation", label="computation, FLOPs", text=quantity),
+    "bytes": CostAxis(short="communication", label="communication per client, bytes", text=size),
+}
+RENAMED = {"global": "global_test"}  # names of measures before record format 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One number of a run.
+    """One number of a run, as a table of results shows it.
 
     Parameters
     ----------
@@ -56,22 +162,21 @@ class Measure:
     @property
     def label(self) -> str:
         if self.over is not None:
-            return f"{COSTS[self.base]}, in % of {self.over}"
-        return f"{ACCURACIES[self.base]} in %" if self.base in ACCURACIES else COSTS[self.base]
+            return f"{COSTS[self.base].label}, in % of {self.over}"
+        if self.base in SCORES:
+            return f"{SCORES[self.base].label} in %"
+        return COSTS[self.base].label
 
     @property
     def higher_is_better(self) -> bool:
-        return self.base in ACCURACIES
+        return self.base in SCORES
 
-    def of(self, summary: Mapping[str, Any]) -> float | None:
-        """Return the number from the summary of a scored round."""
-        if self.base in ("seconds", "flops"):
-            cost = summary.get(self.base)
-            return None if cost is None else float(cost)
+    def of(self, summary: ScoreSummary) -> float | None:
+        """Return the number of a scored round: a cost, or a score in per cent."""
         if self.base in COSTS:
-            ways = {"bytes": ("up", "down"), "bytes_up": ("up",), "bytes_down": ("down",)}
-            return float(sum(summary["bytes"][way] for way in ways[self.base]))
-        share = summary["auroc"] if self.base == "auroc" else summary["accuracy"][self.base]
+            cost = summary.cost(self.base)
+            return None if cost is None else float(cost)
+        share = summary.score(self.base)
         return None if share is None else 100 * share
 
     def shown(self, mean: float, deviation: float | None = None) -> str:
@@ -81,23 +186,26 @@ class Measure:
         return f"{mean / scale:.{digits}f}{spread}{unit}"
 
     def _scale(self, mean: float) -> tuple[float, int, str]:
-        if self.over is not None or self.base in ACCURACIES:
+        if self.over is not None or self.base in SCORES:
             return 1, 2, ""
         if self.base == "seconds":
             return 1, 2 if mean < 100 else 0, ""
+        scale, prefix = thousands(mean, largest="T")
         unit = "" if self.base == "flops" else "B"
-        for letter, size in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9)):
-            if mean < 999.5 * size:
-                return size, 2 if letter else 0, f" {letter}{unit}".rstrip()
-        return 1e12, 2, f" T{unit}"
+        return scale, 2 if prefix else 0, f" {prefix}{unit}".rstrip()
 
 
 def measure(name: str) -> Measure:
     """Return the measure of this name; ``cost/method`` is a cost in % of that method's."""
+    if name in RENAMED:
+        warnings.warn(
+            f"the measure {name!r} is now called {RENAMED[name]!r}", FutureWarning, stacklevel=2
+        )
+        name = RENAMED[name]
     base, slash, over = name.partition("/")
     if slash and base in COSTS and over:
         return Measure(name=name, base=base, over=over)
-    if slash or base not in ACCURACIES | COSTS:
-        hint = propose(base, [*ACCURACIES, *COSTS, *(f"{cost}/METHOD" for cost in COSTS)])
+    if slash or base not in {**SCORES, **COSTS}:
+        hint = propose(base, [*SCORES, *COSTS, *(f"{cost}/METHOD" for cost in COSTS)])
         raise ConfigError(f"table.show: {name!r} is not known; {hint}")
     return Measure(name=name, base=base)

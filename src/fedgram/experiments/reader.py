@@ -1,101 +1,153 @@
-"""Recorded runs, read back from their folders alone."""
+"""Recorded runs, read back from their folders alone: the one reader of what `record` writes."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedgram.errors import DataError
-from fedgram.experiments.gains import who_gains
-from fedgram.experiments.record import FORMAT, read_lines, read_object
+from fedgram.experiments.partition_summary import PartitionSummary
+from fedgram.experiments.record import (
+    EXCHANGES,
+    FORMAT,
+    PARTITION,
+    RUN,
+    SCORES,
+    read_lines,
+    read_object,
+)
+from fedgram.experiments.run_record import (
+    HOLDOUT,
+    MEMBERS,
+    ClientScore,
+    Plain,
+    RoundCollector,
+    RunRecord,
+    ScoreSummary,
+)
 from fedgram.federation.protocol import Exchange
 
+# What format 1 called files and keys, and what they are called now.
+OLD_FILE = "asks.jsonl"
+OLD_ACCURACIES = {"global": "global_test"}
+OLD_TUNED = {"setting": "settings", "told": "description", "reasons": "left_out_accuracy"}
+OLD_METRICS = {"whole": "global_test"}
 
-def read_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return the results of the runs in these folders, or in folders right below them.
+
+def read_runs(folders: Iterable[Path], *, clients: bool = True) -> list[RunRecord]:
+    """Return the runs in these folders, or in folders right below them, each of them once.
 
     A run that was interrupted before anything was scored is an error where it is asked for by
     name, and left out where others are beside it.
+
+    Parameters
+    ----------
+    folders
+        As ``fedgram run --out`` wrote them, in any format so far.
+    clients
+        Keep the scores of single clients: most of a record of many rounds.
     """
-    found = []
+    found: dict[Path, RunRecord] = {}
     for folder in folders:
-        here = [folder] if (folder / "run.json").is_file() else _below(folder)
+        here = [folder] if (folder / RUN).is_file() else _below(folder)
         if not here:
             raise DataError(f"{folder}: holds no run; give a folder written by 'fedgram run --out'")
-        begun = [path for path in here if (path / "scores.jsonl").is_file()]
-        some = [_readable(path) for path in begun or here]
-        scored = [(result["method"], result.pop("by_client")) for result in some]
-        for result, gain in zip(some, who_gains(scored), strict=True):
-            result["gains"] = gain  # runs of one folder are of the same clients
-        found += some
-    return found
+        begun = [path for path in here if (path / SCORES).is_file()]
+        for path in begun or here:
+            place = path.resolve()
+            if place not in found:
+                found[place] = _readable(path, clients=clients)
+    return list(found.values())
 
 
 def _below(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.glob("*/run.json"))
+    return sorted(path.parent for path in folder.glob(f"*/{RUN}"))
 
 
-def _readable(folder: Path) -> dict[str, Any]:
+def _readable(folder: Path, *, clients: bool) -> RunRecord:
     try:
-        return _result(folder)
-    except (KeyError, TypeError, AttributeError) as error:
+        return _run(folder, clients=clients)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(
             f"{folder}: not a record of a run, or damaged ({error}); run again into another folder"
         ) from error
 
 
-def _result(folder: Path) -> dict[str, Any]:
-    """Return the last scored round of a run; an interrupted run counts as far as it came."""
-    about = read_object(folder / "run.json")
-    if about.get("format") != FORMAT:
+def _run(folder: Path, *, clients: bool) -> RunRecord:
+    """Return a run; an interrupted one counts as far as it came."""
+    about = read_object(folder / RUN)
+    if about.get("format") not in (1, FORMAT):
         raise DataError(
-            f"{folder}: a record of format {about.get('format')}, this fedgram reads {FORMAT}; "
-            "upgrade fedgram"
+            f"{folder}: a record of format {about.get('format')}, this fedgram reads 1 to {FORMAT};"
+            " upgrade fedgram"
         )
-    lines = read_lines(folder / "scores.jsonl")
-    summaries = [line for line in lines if "summary" in line]
-    # The last word on a round counts.
-    members = {line["round"]: line["summary"] for line in summaries if line["set"] == "members"}
-    if not members:
+    old = about["format"] == 1
+    if old:
+        warnings.warn(_OLD, FutureWarning, stacklevel=2)
+    scored = RoundCollector()
+    for line in read_lines(folder / SCORES):
+        who, round_ = line["set"], int(line["round"])
+        if "summary" in line:
+            summary = _renamed_summary(line["summary"]) if old else line["summary"]
+            scored.add_summary(who, round_, ScoreSummary.from_dict(summary))
+        elif clients:
+            scored.add_client(who, round_, ClientScore.from_dict(line))
+    rounds, holdout = scored.rounds(MEMBERS), scored.rounds(HOLDOUT)
+    if not rounds:
         raise DataError(f"{folder}: the run was interrupted before anything was scored; run again")
-    holdout = [line["summary"] for line in summaries if line["set"] == "holdout"]
-    for summary in members.values():
-        summary["accuracy"]["client_mean"]  # what is none of ours fails here
-    last = max(members)
-    chosen = max(members, key=lambda number: (members[number].get("valid") or 0.0, -number))
-    if members[chosen].get("valid") is None:
-        chosen = last
-    asks = [Exchange(**line) for line in read_lines(folder / "asks.jsonl")]
+    exchanges = read_lines(folder / (OLD_FILE if old else EXCHANGES))
+    partition, config = folder / PARTITION, _table(about, "config")
+    return RunRecord(
+        folder=str(folder),
+        method=_name(about["method"]),
+        parameters=_table(about, "parameters"),
+        config=_renamed_config(config) if old else config,
+        versions=_table(about, "versions"),
+        rounds=rounds,
+        holdout=holdout[-1] if holdout else None,
+        exchanges=tuple(Exchange(**line) for line in exchanges),
+        partition=PartitionSummary.read(read_object(partition)) if partition.is_file() else None,
+    )
+
+
+_OLD = (
+    f"a record of format 1 is read; format {FORMAT} has the file {EXCHANGES!r} for {OLD_FILE!r}, "
+    "and the keys 'global_test' for 'global' and 'metrics.whole', 'tuned' for 'settled', "
+    "'settings', 'description' and 'left_out_accuracy' for 'setting', 'told' and 'reasons'"
+)
+
+
+def _renamed_summary(summary: Plain) -> dict[str, Any]:
+    """Return the summary of a record of format 1 with the keys of format 2."""
+    tuned = summary.get("settled")
     return {
-        "run": str(folder),
-        "method": _name(about["method"]),
-        "finished": any(ask.phase == "deliver" for ask in asks),
-        "rounds": last,
-        "chosen": chosen,
-        **members[chosen],
-        "last": members[last],
-        "curve": [_point(number, members[number]) for number in sorted(members)],
-        "by_client": {
-            line["client"]: line["correct"] / line["samples"]
-            for line in lines
-            if line["set"] == "members" and line["round"] == chosen and line.get("samples")
-        },
-        "holdout": holdout[-1] if holdout else None,
+        **{key: value for key, value in summary.items() if key != "settled"},
+        "accuracy": _renamed(summary["accuracy"], OLD_ACCURACIES),
+        "tuned": _renamed(tuned, OLD_TUNED) if tuned else None,
     }
 
 
-def _point(number: int, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is drawn of a round."""
-    drawn = ("valid", "seconds", "flops", "bytes")
-    return {
-        "round": number,
-        "accuracy": summary["accuracy"]["client_mean"],
-        **{key: summary.get(key) for key in drawn},
-    }
+def _renamed_config(config: Plain) -> dict[str, Any]:
+    metrics = config.get("metrics")
+    if not isinstance(metrics, Mapping):
+        return dict(config)
+    return {**config, "metrics": _renamed(metrics, OLD_METRICS)}
+
+
+def _renamed(table: Plain, names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(key, key): value for key, value in table.items()}
+
+
+def _table(about: Plain, name: str) -> Plain:
+    found = about.get(name, {})
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{name}: expected a table, got {type(found).__name__}")
+    return found
 
 
 def _name(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError("its method is no name")
+        raise TypeError(f"method: expected a name, got {type(value).__name__}")
     return value

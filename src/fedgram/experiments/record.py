@@ -1,7 +1,7 @@
 """A run's folder, written as it happens: a crash loses one line at most.
 
 ``run.json`` says what was asked for, ``partition.json`` how many samples of each class every client
-has (unless the run is private), ``asks.jsonl`` has a line per exchange, ``scores.jsonl`` a
+has (unless the run is private), ``exchanges.jsonl`` has a line per exchange, ``scores.jsonl`` a
 line per client and scored round and one for all, ``notes.jsonl`` what happened to sites that are
 elsewhere, and models are safetensors files.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -25,19 +25,29 @@ from threadpoolctl import threadpool_info
 
 from fedgram.core import codec
 from fedgram.errors import DataError
+from fedgram.experiments.partition_summary import PartitionSummary
+from fedgram.experiments.run_record import (
+    HOLDOUT,
+    MEMBERS,
+    ClientScore,
+    RoundCollector,
+    RunRecord,
+    ScoreSummary,
+)
 from fedgram.federation.protocol import Exchange
 from fedgram.federation.shared import Published
 from fedgram.runtime import files
 from fedgram.runtime.files import cannot_write
 from fedgram.runtime.threads import THREADS
 
-FORMAT = 1
-NOTES = "notes.jsonl"
+FORMAT = 2
+RUN, EXCHANGES, SCORES = "run.json", "exchanges.jsonl", "scores.jsonl"
+PARTITION, NOTES = "partition.json", "notes.jsonl"
 LONGEST_NAME = 150
 
 
 class Record:
-    """Where a run is written; without a folder nothing is.
+    """Collects what is known of a run as it goes, and writes it if there is a folder.
 
     Parameters
     ----------
@@ -58,25 +68,30 @@ class Record:
     ) -> None:
         self._folder = folder
         self._keep_models = keep_models
+        self._about = {"format": FORMAT, **(settings or {}), "versions": versions()}
+        self._partition: PartitionSummary | None = None
+        self._exchanges: list[Exchange] = []
+        self._scored = RoundCollector()
         if folder is None:
             return
         try:
-            if (folder / "run.json").exists():
+            if (folder / RUN).exists():
                 raise DataError(f"{folder}: holds a run already; choose another folder")
             folder.mkdir(parents=True, exist_ok=True)
-            about = {"format": FORMAT, **(settings or {}), "versions": versions()}
-            files.write(folder / "run.json", json.dumps(about, indent=2) + "\n")
+            files.write(folder / RUN, json.dumps(self._about, indent=2) + "\n")
         except OSError as error:
             raise cannot_write(folder, error) from error
 
-    def partition(self, dealt: Mapping[str, Any]) -> None:
-        """Record who has how many samples of which class."""
+    def partition(self, counts: PartitionSummary) -> None:
+        """Record the number of samples of each class at each client."""
+        self._partition = counts
         if self._folder is not None:
-            files.write(self._folder / "partition.json", json.dumps(dealt) + "\n")
+            files.write(self._folder / PARTITION, json.dumps(counts.to_dict()) + "\n")
 
     def ask(self, ask: Exchange) -> None:
         """Record an exchange."""
-        self._append("asks.jsonl", asdict(ask))
+        self._exchanges.append(ask)
+        self._append(EXCHANGES, asdict(ask))
 
     def note(self, client: str, text: str) -> None:
         """Record what happened to a client, for people to read."""
@@ -84,12 +99,14 @@ class Record:
         self._append(NOTES, {"time": now, "client": client, "text": text})
 
     def scores(
-        self, round_: int, who: str, rows: list[dict[str, Any]], summary: Mapping[str, Any]
+        self, round_: int, who: str, rows: Iterable[ClientScore], summary: ScoreSummary
     ) -> None:
         """Record one scoring of a set of clients: a line for each, and one for all."""
         for row in rows:
-            self._append("scores.jsonl", {"round": round_, "set": who, **row})
-        self._append("scores.jsonl", {"round": round_, "set": who, "summary": dict(summary)})
+            self._scored.add_client(who, round_, row)
+            self._append(SCORES, {"round": round_, "set": who, **asdict(row)})
+        self._scored.add_summary(who, round_, summary)
+        self._append(SCORES, {"round": round_, "set": who, "summary": summary.to_dict()})
 
     def models(self, shared: Published, models: Mapping[str, Any]) -> None:
         """Record what is shared and every client's own model."""
@@ -99,6 +116,20 @@ class Record:
             codec.save(self._folder / "shared.safetensors", shared)
         for client, model in models.items():
             codec.save(self._folder / "models" / f"{file_name(client)}.safetensors", model)
+
+    def to_run_record(self, method: str, parameters: Mapping[str, Any]) -> RunRecord:
+        """Return everything recorded so far; method and parameters are those that were run."""
+        return RunRecord(
+            folder=None if self._folder is None else str(self._folder),
+            method=method,
+            parameters=parameters,
+            config=self._about.get("config", {}),
+            versions=self._about["versions"],
+            rounds=self._scored.rounds(MEMBERS),
+            holdout=next(iter(self._scored.rounds(HOLDOUT)), None),
+            exchanges=tuple(self._exchanges),
+            partition=self._partition,
+        )
 
     def _append(self, name: str, line: Mapping[str, Any]) -> None:
         if self._folder is None:

@@ -13,11 +13,11 @@ from fedgram.engines.protocol import Engine
 from fedgram.errors import ConfigError
 from fedgram.experiments.partition_summary import summary_of
 from fedgram.experiments.record import Record
+from fedgram.experiments.run_record import HOLDOUT, MEMBERS, RunRecord
 from fedgram.experiments.scores import Scored, Scorer, Scores
 from fedgram.federation.client import Site
 from fedgram.federation.federated_dataset import FederatedDataset
 from fedgram.federation.method import Method
-from fedgram.federation.protocol import Exchange
 from fedgram.federation.scoring import Metrics
 from fedgram.federation.shared import Published
 from fedgram.models.linear import Predictor
@@ -53,6 +53,19 @@ class ScoringSchedule:
 class Result:
     """What a run ends with.
 
+    Parameters
+    ----------
+    method
+        Its name.
+    chosen, last
+        The round whose models are the result, and the last one.
+    models
+        The result: every client's model.
+    holdout
+        Scores of clients that took no part in training, if there are any.
+    record
+        Everything else that is known of the run, as it is recorded.
+
     Examples
     --------
     >>> from fedgram.data.sources import load_dataset
@@ -68,7 +81,7 @@ class Result:
     last: Scored
     models: dict[str, Predictor]
     holdout: Scores | None
-    asks: list[Exchange]
+    record: RunRecord
 
     @property
     def rounds(self) -> int:
@@ -102,14 +115,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain numbers and texts, for JSON."""
-        return {
-            "method": self.method,
-            "rounds": self.rounds,
-            "chosen": self.chosen.round,
-            **self.scores.to_dict(),
-            "last": self.last.scores.to_dict(),
-            "holdout": self.holdout.to_dict() if self.holdout else None,
-        }
+        return self.record.to_dict()
 
 
 def run(
@@ -146,7 +152,7 @@ def run(
     if not sites.members:
         raise ConfigError("there is nobody to federate: give at least one member")
     if not private and threshold is None:  # class counts are nothing that sums tell
-        record.partition(summary_of(sites).to_dict())
+        record.partition(summary_of(sites))
 
     carrier = partial(InProcess, private=private) if threshold is None else _secure(threshold)
 
@@ -200,22 +206,21 @@ def run_on(
     holdout, models = None, chosen.models
     if late is not None:
         scored = scorer.score(late, chosen.round, chosen.shared)
-        holdout, models = scorer.whole(scored).scores, {**models, **scored.models}
-        record.scores(
-            chosen.round, "holdout", [asdict(row) for row in holdout.rows], holdout.to_dict()
-        )
+        holdout, models = scorer.with_global_test(scored).scores, {**models, **scored.models}
+        record.scores(chosen.round, HOLDOUT, holdout.rows, holdout.summary())
     settings = asdict(method)  # type: ignore[call-overload]
     published = Published(method=name or "", settings=settings, shared=chosen.shared)
     record.models(published, models)
     # Last, so that a recorded delivery means a complete record.
     engine.deliver(chosen.shared, chosen.round)
+    called = name or type(method).__name__.lower()
     return Result(
-        method=name or type(method).__name__.lower(),
+        method=called,
         chosen=chosen,
         last=last,
         models=models,
         holdout=holdout,
-        asks=engine.asks,
+        record=record.to_run_record(called, settings),
     )
 
 
@@ -265,8 +270,8 @@ class _RoundLoop:
         """Return the chosen and the last round, tried on everybody's test samples."""
         assert self._last is not None  # noqa: S101  # `follow` has scored one
         chosen = self._best or self._last
-        final = self._whole(chosen)
-        return final, final if chosen is self._last else self._whole(self._last)
+        final = self._completed(chosen)
+        return final, final if chosen is self._last else self._completed(self._last)
 
     def _score(self, round_: int, shared: Any) -> None:
         clients = sum(ask.flops for ask in self._engine.asks if ask.phase == "train")
@@ -279,9 +284,7 @@ class _RoundLoop:
             flops=self._flops + clients,
         )
         scores = scored.scores
-        self._record.scores(
-            round_, "members", [asdict(row) for row in scores.rows], scores.to_dict()
-        )
+        self._record.scores(round_, MEMBERS, scores.rows, scores.summary())
         self._last = scored
         if scores.valid is None:
             return
@@ -289,8 +292,8 @@ class _RoundLoop:
         if self._best is None or scores.validity > self._best.scores.validity:
             self._best, self._waiting = scored, 0
 
-    def _whole(self, scored: Scored) -> Scored:
-        """Say again what is now known in full: the last word on a round counts."""
-        final = self._scorer.whole(scored)
-        self._record.scores(final.round, "members", [], final.scores.to_dict())
+    def _completed(self, scored: Scored) -> Scored:
+        """Record the summary of a round again, now with the global test."""
+        final = self._scorer.with_global_test(scored)
+        self._record.scores(final.round, MEMBERS, [], final.scores.summary())
         return final

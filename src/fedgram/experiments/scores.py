@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import Any
@@ -12,25 +13,18 @@ from fedgram.core import codec
 from fedgram.core.samples import Samples
 from fedgram.core.tally import Tally, worst_decile
 from fedgram.engines.protocol import Engine
+from fedgram.experiments.run_record import (
+    ClientScore,
+    RateSearchRecord,
+    ScoreSummary,
+    TunedSettings,
+)
 from fedgram.federation.method import Method, shared_digest
-from fedgram.federation.protocol import traffic
+from fedgram.federation.protocol import Exchange, traffic
 from fedgram.federation.scoring import Metrics, ScoreSums, ScoreTask
 from fedgram.federation.shared import Tuned, tuned_settings
 from fedgram.models.linear import Predictor, predict
 from fedgram.training.pilots import RateSearch
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientScore:
-    """What is known of one client after scoring; only where the server may see individuals."""
-
-    client: str
-    samples: int
-    correct: int
-    seconds: float
-    model_digest: str
-    valid_samples: int
-    valid_correct: int
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,9 +45,9 @@ class Scores:
         Up and down per client so far, with the delivery of what is shared.
     model_digest
         Of the set of models; None where no server may know of single ones.
-    whole
+    global_test
         Whether each model was tried on everybody's test samples too.
-    settled
+    tuned
         Settings that were chosen for everybody, if any were.
     search
         The pilots behind the learning rate, if it was searched for.
@@ -68,19 +62,19 @@ class Scores:
     shared_digest: str | None
     model_digest: str | None
     metrics: Metrics
-    whole: bool = False
-    settled: Tuned | None = None
+    global_test: bool = False
+    tuned: Tuned | None = None
     search: RateSearch | None = None
 
     @property
     def accuracy(self) -> dict[str, float]:
         """The five accuracies of the table, as fractions; not a number where nobody has tests."""
-        tested = np.array(list(self.by_client().values()))
+        tested = np.array([row.correct / row.samples for row in self.rows if row.samples])
         return {
             "client_mean": self.tally.client_mean,
             "sample_mean": self.tally.sample_mean,
             "worst_decile": worst_decile(tested) if self.rows else self.tally.worst_decile,
-            "global": self.tally.global_mean if self.whole else nan,
+            "global_test": self.tally.global_mean if self.global_test else nan,
             "balanced": self.tally.balanced,
         }
 
@@ -89,27 +83,24 @@ class Scores:
         """Accuracy over all validation samples; not a number where there are none."""
         return self.valid.sample_mean if self.valid else nan
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the scores as plain numbers and texts, for JSON."""
-        return {
-            "accuracy": {k: _number(v) for k, v in self.accuracy.items()},
-            "valid": _number(self.validity),
-            "auroc": _number(self.tally.auroc),
-            "class_accuracy": self._class_accuracy(),
-            "clients": self.tally.clients,
-            "untested_clients": self.tally.clients_without_test,
-            "seconds": self.seconds,
-            "flops": self.flops,
-            "bytes": self.bytes,
-            "shared_digest": self.shared_digest,
-            "model_digest": self.model_digest,
-            "settled": self.settled.to_dict() if self.settled else None,
-            "rate_search": self.search.to_dict() if self.search else None,
-        }
-
-    def by_client(self) -> dict[str, float]:
-        """Return the accuracy of every client that has test samples and may be seen."""
-        return {row.client: row.correct / row.samples for row in self.rows if row.samples}
+    def summary(self) -> ScoreSummary:
+        """Return what is recorded of all clients together."""
+        tuned, search = self.tuned, self.search
+        return ScoreSummary(
+            accuracy={k: _number(v) for k, v in self.accuracy.items()},
+            valid=_number(self.validity),
+            auroc=_number(self.tally.auroc),
+            class_accuracy=self._class_accuracy(),
+            clients=self.tally.clients,
+            untested_clients=self.tally.clients_without_test,
+            seconds=self.seconds,
+            flops=self.flops,
+            bytes=self.bytes,
+            shared_digest=self.shared_digest,
+            model_digest=self.model_digest,
+            tuned=TunedSettings.from_dict(tuned.to_dict()) if tuned else None,
+            rate_search=RateSearchRecord.from_dict(search.to_dict()) if search else None,
+        )
 
     def _class_accuracy(self) -> dict[str, float | None] | None:
         if not self.metrics.classes:
@@ -149,7 +140,7 @@ class Scorer:
         self._metrics = metrics
         self._kept_valid = kept_valid
         # Every model is tried on everybody's samples: lift them once.
-        self._test = test.with_cache() if test is not None and metrics.whole else None
+        self._test = test.with_cache() if test is not None and metrics.global_test else None
 
     def score(
         self,
@@ -171,29 +162,27 @@ class Scorer:
             best=best,
             keep=models.__setitem__,
         )
-        total, rows = ScoreSums.zero(), []
+        total, rows, before = ScoreSums.zero(), [], len(engine.asks)
         for name, found in engine.evaluate(task, shared):
-            if isinstance(found, ScoreSums):  # already a sum over all
-                total = total + found
-                continue
             total = total + found.sums
-            rows.append(_row(name, found.sums, found.model_digest))
+            if found.model_digest is not None:  # else it may be a sum over all
+                rows.append(_row(name, found.sums, found.model_digest))
         scores = Scores(
             tally=total.tally,
             valid=total.valid if self._kept_valid and total.valid.samples else None,
             rows=[] if engine.private else rows,
             seconds=seconds + total.microseconds / 1e6,
             flops=flops + total.flops,
-            bytes=_so_far(engine),
+            bytes=_bytes(engine.asks[:before], engine.asks[before:]),
             shared_digest=shared_digest(self._method, shared),
             model_digest=codec.digest(sorted({row.model_digest for row in rows})) if rows else None,
             metrics=self._metrics,
-            settled=tuned_settings(shared),
+            tuned=tuned_settings(shared),
             search=getattr(shared, "search", None),
         )
         return Scored(round=round_, shared=shared, models=models, scores=scores)
 
-    def whole(self, scored: Scored) -> Scored:
+    def with_global_test(self, scored: Scored) -> Scored:
         """Try every model on everybody's test samples as well: too much for every round."""
         if self._test is None:
             return scored
@@ -209,7 +198,7 @@ class Scorer:
                 )
             total = total + found[digest]
         tally = replace(scored.scores.tally, global_accuracy_sum=total.global_accuracy_sum)
-        return replace(scored, scores=replace(scored.scores, tally=tally, whole=True))
+        return replace(scored, scores=replace(scored.scores, tally=tally, global_test=True))
 
 
 def _row(name: str, sums: ScoreSums, model_digest: str) -> ClientScore:
@@ -224,11 +213,11 @@ def _row(name: str, sums: ScoreSums, model_digest: str) -> ClientScore:
     )
 
 
-def _so_far(engine: Engine) -> dict[str, int]:
+def _bytes(before: Iterable[Exchange], scoring: Iterable[Exchange]) -> dict[str, int]:
     """Return the bytes of training so far, and of delivering what was just scored."""
-    train = traffic(ask for ask in engine.asks if ask.phase == "train")
-    scored = engine.asks[-1]
-    return {"up": train["up"], "down": train["down"] + round(scored.bytes_down / scored.clients)}
+    train = traffic(exchange for exchange in before if exchange.phase == "train")
+    delivered = traffic(replace(exchange, phase="deliver") for exchange in scoring)
+    return {"up": train["up"], "down": train["down"] + delivered["down"]}
 
 
 def _number(value: float) -> float | None:

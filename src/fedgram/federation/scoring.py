@@ -19,7 +19,7 @@ from fedgram.models.linear import Predictor, predict
 from fedgram.runtime import flops
 
 
-@codec.register("Metrics/1")
+@codec.register("Metrics/1", fields={"global_test": "whole"})
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
     """What to compute beyond accuracy.
@@ -30,13 +30,13 @@ class Metrics:
         Macro AUROC on each client's own test samples, averaged over clients.
     classes
         Accuracy within each class.
-    whole
+    global_test
         Accuracy of every client's model on everybody's test samples.
     """
 
     auroc: bool = False
     classes: bool = False
-    whole: bool = True
+    global_test: bool = True
 
 
 @codec.register("Evaluation/1")
@@ -61,10 +61,18 @@ class ScoreSums(Additive):
 @codec.register("Evaluated/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SiteScore:
-    """What a server that may see individuals is told of one site."""
+    """What the server learns from scoring.
+
+    Parameters
+    ----------
+    sums
+        Of one site, or of all sites where the server sees only their total.
+    model_digest
+        Of one site's model; None where the server must not know it.
+    """
 
     sums: ScoreSums
-    model_digest: str
+    model_digest: str | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -114,9 +114,9 @@ class Tuned(Shared):
     def to_dict(self) -> dict[str, Any]:
         """Return the choice and its reasons as plain numbers and texts, for JSON."""
         return {
-            "setting": self.setting,
-            "told": self.description,
-            "reasons": self.left_out_accuracy,
+            "settings": self.setting,
+            "description": self.description,
+            "left_out_accuracy": self.left_out_accuracy,
             "notes": self.notes,
         }
 

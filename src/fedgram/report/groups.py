@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from fedgram.experiments.gains import ALONE
-from fedgram.experiments.recorded import Plain, Run
+from fedgram.experiments.run_record import Plain, RunRecord, flat
+from fedgram.experiments.seeds import MeanAndStd, mean_and_std
 from fedgram.report.charts.clients import ClientPair
-from fedgram.report.charts.curves import Point
 
 SEED = "seed"
-Centre = tuple[float, float | None]  # a mean, and a standard deviation where there is one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +21,7 @@ class MethodSeeds:
     """Runs of one method that differ in their seeds alone."""
 
     label: str
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
 
     @property
     def alone(self) -> bool:
@@ -33,31 +31,15 @@ class MethodSeeds:
     @property
     def repeated(self) -> bool:
         """Whether the method goes on for rounds, so that one had to be chosen."""
-        return any(len(run.curve) > 1 for run in self.runs)
+        return any(len(run.rounds) > 1 for run in self.runs)
 
-    def accuracy(self, kind: str) -> Centre | None:
-        """Return mean and standard deviation of one of the accuracies in the chosen rounds."""
-        return mean_and_std(run.summary["accuracy"].get(kind) for run in self.runs)
+    def score(self, name: str) -> MeanAndStd | None:
+        """Return mean and standard deviation of an accuracy or the AUROC in the chosen rounds."""
+        return mean_and_std(run.summary.score(name) for run in self.runs)
 
-    def curve(self, axis: str) -> list[Point]:
-        """Return cost, mean accuracy and deviation for every round that all runs have scored."""
-        by_round = [{int(point["round"]): point for point in run.curve} for run in self.runs]
-        common = set.intersection(*map(set, by_round))
-        if not common:  # scored at other times: one run stands for all
-            by_round, common = by_round[:1], set(by_round[0])
-        points: list[Point] = []
-        for number in sorted(common):
-            cost = mean_and_std(cost_of(rounds[number], axis) for rounds in by_round)
-            accuracy = mean_and_std(rounds[number].get("accuracy") for rounds in by_round)
-            if cost and accuracy:
-                points.append((cost[0], accuracy[0], accuracy[1] or 0.0))
-        return points
-
-    def chosen_at(self, axis: str) -> float | None:
-        """Return the mean cost of the chosen round."""
-        points = (point for run in self.runs for point in run.curve if point["round"] == run.chosen)
-        found = mean_and_std(cost_of(point, axis) for point in points)
-        return found[0] if found else None
+    def cost(self, name: str) -> MeanAndStd | None:
+        """Return mean and standard deviation of a cost up to the chosen rounds."""
+        return mean_and_std(run.summary.cost(name) for run in self.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +54,7 @@ class Comparison:
     repeats: int
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunRecord]:
         """All runs of all rows."""
         return [run for row in self.rows for run in row.runs]
 
@@ -81,8 +63,10 @@ class Comparison:
         found = []
         for run in row.runs:
             other = self._alone(run)
-            alone = {score.client: score.accuracy for score in other.clients} if other else {}
-            for score in run.clients:
+            alone = (
+                {score.client: score.accuracy for score in other.chosen.clients} if other else {}
+            )
+            for score in run.chosen.clients:
                 theirs = alone.get(score.client)
                 if score.accuracy is not None and theirs is not None:
                     found.append(
@@ -95,7 +79,7 @@ class Comparison:
                     )
         return found
 
-    def _alone(self, run: Run) -> Run | None:
+    def _alone(self, run: RunRecord) -> RunRecord | None:
         others = [
             other
             for row in self.rows
@@ -106,28 +90,28 @@ class Comparison:
         same = [other for other in others if seeds(other) == seeds(run)]
         return next(iter(same or others), None)
 
-    def _named(self, client: str, run: Run) -> str:
+    def _named(self, client: str, run: RunRecord) -> str:
         dealt = {data_seed(other) for other in self.runs}
         return f"{client}, seed {data_seed(run)}" if len(dealt) > 1 else client
 
 
-def settings(found: Iterable[Run]) -> list[Comparison]:
+def settings(found: Iterable[RunRecord]) -> list[Comparison]:
     """Return the runs in groups that may be compared."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[RunRecord]] = {}
     for run in found:
         groups.setdefault(_key(_unseeded(run.table("data"))), []).append(run)
     return [_setting(group) for group in groups.values()]
 
 
-def _turn(run: Run) -> int:
+def _turn(run: RunRecord) -> int:
     """Return a method's place among those it was run with; folders come in alphabetical order."""
     methods = run.config.get("methods")
     named = isinstance(methods, Sequence) and run.method in methods
     return list(methods).index(run.method) if named else 0  # type: ignore[arg-type]
 
 
-def _setting(group: Sequence[Run]) -> Comparison:
-    alike: dict[str, dict[str, Run]] = {}
+def _setting(group: Sequence[RunRecord]) -> Comparison:
+    alike: dict[str, dict[str, RunRecord]] = {}
     for run in sorted(group, key=_turn):
         alike.setdefault(_key([run.method, _varied(run)]), {}).setdefault(_key(seeds(run)), run)
     firsts = [next(iter(some.values())) for some in alike.values()]
@@ -139,32 +123,15 @@ def _setting(group: Sequence[Run]) -> Comparison:
     return Comparison(data=_unseeded(group[0].table("data")), rows=rows, repeats=len(group) - kept)
 
 
-def seeds(run: Run) -> dict[str, Any]:
+def seeds(run: RunRecord) -> dict[str, Any]:
     """Return all seeds of a run, by the name they are set with."""
     tables = {"data": run.table("data"), "engine": run.table("engine"), "method": run.parameters}
     return {key: value for key, value in flat(tables).items() if _is_seed(key)}
 
 
-def data_seed(run: Run) -> Any:
+def data_seed(run: RunRecord) -> Any:
     """Return the seed by which samples were dealt."""
     return run.table("data").get(SEED, 0)
-
-
-def flat(table: Plain, prefix: str = "") -> dict[str, Any]:
-    """Return nested settings as one level with dotted names.
-
-    Examples
-    --------
-    >>> flat({"data": {"clients": 5}, "methods": ["afl"]})
-    {'data.clients': 5, 'methods': ['afl']}
-    """
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 def _is_seed(key: str) -> bool:
@@ -175,13 +142,13 @@ def _unseeded(table: Plain) -> dict[str, Any]:
     return {key: value for key, value in flat(table).items() if not _is_seed(key)}
 
 
-def _varied(run: Run) -> dict[str, Any]:
+def _varied(run: RunRecord) -> dict[str, Any]:
     """Return all that may set two runs of a method on the same data apart, but for seeds."""
     tables = {name: run.table(name) for name in ("grid", "engine", "scoring")}
     return {**_unseeded(run.parameters), **_unseeded(tables)}
 
 
-def _label(run: Run, others: Iterable[Run]) -> str:
+def _label(run: RunRecord, others: Iterable[RunRecord]) -> str:
     """Return a method's name, with the settings that set it apart from others of that name."""
     ours = _varied(run)
     namesakes = [_varied(other) for other in others if other.method == run.method]
@@ -192,25 +159,3 @@ def _label(run: Run, others: Iterable[Run]) -> str:
 
 def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
-
-
-def cost_of(point: Plain, axis: str) -> float | None:
-    """Return what a round has cost so far; bytes are those up and down."""
-    found = point.get("round" if axis == "rounds" else axis)
-    if isinstance(found, Mapping):
-        return float(sum(found.values()))
-    return None if found is None else float(found)
-
-
-def mean_and_std(values: Iterable[float | None]) -> Centre | None:
-    """Return mean and standard deviation of what there is; a single value has no deviation.
-
-    Examples
-    --------
-    >>> mean_and_std([1.0, 3.0, None]), mean_and_std([0.5]), mean_and_std([None])
-    ((2.0, 1.4142135623730951), (0.5, None), None)
-    """
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return mean(known), stdev(known) if len(known) > 1 else None

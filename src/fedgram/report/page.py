@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from fedgram.errors import DataError
-from fedgram.experiments.recorded import Plain, Run
+from fedgram.experiments.measures import ACCURACIES, COST_AXES
+from fedgram.experiments.run_record import Plain, RunRecord
+from fedgram.experiments.seeds import chosen_at, mean_curve
 from fedgram.report import tables
-from fedgram.report.charts.axes import plain
 from fedgram.report.charts.clients import floor, gains, spread_of_clients
-from fedgram.report.charts.curves import Axis, curves
+from fedgram.report.charts.curves import curves
 from fedgram.report.charts.partition import partition
 from fedgram.report.groups import Comparison, MethodSeeds, settings
 from fedgram.report.markup import Markup, joined, tag
 from fedgram.report.reproduce import recipes
+from fedgram.runtime.text import compact, percent
 
-COSTS = {
-    "rounds": "Accuracy against rounds",
-    "seconds": "Accuracy against time",
-    "flops": "Accuracy against computation",
-    "bytes": "Accuracy against communication",
-}
 MARKS = (
     "Accuracies in %. Bold: the best; underlined: the second best. Marks compare means as shown, "
     "not whether the difference is more than chance. "
 )
 
 
-def page(runs: Sequence[Run], *, title: str | None = None) -> str:
+def page(runs: Sequence[RunRecord], *, title: str | None = None) -> str:
     """Return the report on these runs as one self-contained HTML page."""
     if not runs:
         raise DataError("there is nothing to report; give the folder of a run")
@@ -73,7 +69,7 @@ def described(data: Plain, clients: int) -> str:
 def _everybody(setting: Comparison) -> int:
     """Return the number of clients, those held out among them."""
     run = setting.runs[0]
-    return int(run.summary["clients"]) + int((run.holdout or {}).get("clients", 0))
+    return run.summary.clients + (run.holdout.summary.clients if run.holdout else 0)
 
 
 def _head(title: str) -> Markup:
@@ -143,12 +139,12 @@ def _folded(title: str, content: Markup | None, class_: str | None = None) -> Ma
 
 def _lead(setting: Comparison) -> str:
     """Say the result in a sentence."""
-    scored = [(row, found) for row in setting.rows if (found := row.accuracy("client_mean"))]
+    scored = [(row, found) for row in setting.rows if (found := row.score("client_mean"))]
     if not scored:
         return "No client has test samples: there is no accuracy to report."
     best, (mean, deviation) = max(scored, key=lambda one: one[1][0])
-    spread = "" if deviation is None else f" ± {100 * deviation:.1f}"
-    said = f"{best.label} reaches {100 * mean:.1f}{spread} % at the mean client"
+    spread = "" if deviation is None else f" ± {percent(deviation)}"
+    said = f"{best.label} reaches {percent(mean)}{spread} % at the mean client"
     alone = next((found for row, found in scored if row.alone), None)
     pairs = setting.pairs(best)
     if best.alone or alone is None:
@@ -162,7 +158,7 @@ def _lead(setting: Comparison) -> str:
 
 
 def _caption(setting: Comparison) -> str:
-    told = [f"{name}: {more}" for name, more in tables.ACCURACIES.values()]
+    told = [f"{one.short}: {one.meaning}" for one in ACCURACIES.values()]
     said = MARKS + "; ".join(told).capitalize() + "."
     counts = {len(row.runs) for row in setting.rows}
     if max(counts) > 1:
@@ -179,17 +175,17 @@ def _caption(setting: Comparison) -> str:
 def _notes(setting: Comparison) -> Markup | None:
     """Tell what a reader must know before comparing."""
     told = [
-        f"{run.folder}: interrupted after round {run.rounds}"
+        f"{run.folder}: interrupted after round {run.last.round}"
         for run in setting.runs
         if not run.finished
     ]
     if setting.repeats:
         told.append(f"{setting.repeats} runs with the seeds of another are left out")
     told += [
-        f"{run.summary['untested_clients']} of {run.summary['clients']} clients have no test "
+        f"{run.summary.untested_clients} of {run.summary.clients} clients have no test "
         "samples and are left out of client means"
         for run in setting.runs
-        if run.summary.get("untested_clients")
+        if run.summary.untested_clients
     ]
     if not told:
         return None
@@ -197,16 +193,16 @@ def _notes(setting: Comparison) -> Markup | None:
 
 
 def _cost_figures(setting: Comparison) -> Markup | None:
-    axes: Iterable[Axis] = get_args(Axis)
     drawn = []
-    for axis in axes:
-        series = {row.label: row.curve(axis) for row in setting.rows}
+    for axis, about in COST_AXES.items():
+        series = {row.label: mean_curve(row.runs, axis) for row in setting.rows}
         if axis == "rounds" and not any(row.repeated for row in setting.rows):
             continue  # all of them take one
         if any(series.values()):
-            chosen = {row.label: row.chosen_at(axis) for row in setting.rows if row.repeated}
+            chosen = {row.label: chosen_at(row.runs, axis) for row in setting.rows if row.repeated}
             rings = {label: where for label, where in chosen.items() if where is not None}
-            drawn.append(_figure(curves(COSTS[axis], series, axis=axis, chosen=rings)))
+            title = f"Accuracy against {about.short}"
+            drawn.append(_figure(curves(title, series, axis=axis, chosen=rings)))
     return _gallery(drawn)
 
 
@@ -223,7 +219,7 @@ def _client_figures(setting: Comparison) -> Markup | None:
 
 
 def _accuracies(row: MethodSeeds) -> list[float]:
-    scores = (score.accuracy for run in row.runs for score in run.clients)
+    scores = (score.accuracy for run in row.runs for score in run.chosen.clients)
     return [accuracy for accuracy in scores if accuracy is not None]
 
 
@@ -237,17 +233,17 @@ def _gallery(figures: Sequence[Markup], class_: str = "figures") -> Markup | Non
 
 def _partition(setting: Comparison) -> Markup | None:
     """Draw the partition of the first seed; others are dealt in the same way."""
-    run = next((run for run in setting.runs if run.dealt), None)
-    if run is None or run.dealt is None:
+    run = next((run for run in setting.runs if run.partition), None)
+    if run is None or run.partition is None:
         return tag(
             "p", "Not recorded: the runs are private, or of an earlier fedgram.", class_="note"
         )
     seed = run.table("data").get("seed")
-    title = described(setting.data, len(run.dealt.clients))
+    title = described(setting.data, len(run.partition.clients))
     title += "" if seed is None else f", seed {seed}"
-    summary = run.dealt.summary()
+    summary = run.partition.summary()
     body: list[list[tables.TableCell | str]] = [
-        [name, *(tables.TableCell(content=plain(told[key])) for key in ("min", "median", "max"))]
+        [name, *(tables.TableCell(content=compact(told[key])) for key in ("min", "median", "max"))]
         for name, told in (
             ("training samples", summary["train"]),
             ("validation samples", summary["valid"]),
@@ -256,12 +252,13 @@ def _partition(setting: Comparison) -> Markup | None:
         )
     ]
     numbers = tables.table(["per client", "least", "median", "most"], body)
-    drawn = tag("div", _figure(partition(title, run.dealt)), class_="wide")
+    drawn = tag("div", _figure(partition(title, run.partition)), class_="wide")
     return tag("div", drawn, numbers, class_="beside")
 
 
 def _by_client(setting: Comparison) -> Markup | None:
-    if not any(run.clients or run.held_out for run in setting.runs):
+    scored = [one for run in setting.runs for one in (run.chosen, run.holdout) if one]
+    if not any(one.clients for one in scored):
         return None
     return tables.clients(setting)
 

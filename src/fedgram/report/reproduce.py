@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedgram.experiments.recorded import Run
+from fedgram.experiments.run_record import RunRecord
 from fedgram.runtime.toml import written
 
 _SEEDED = ("data", "engine")  # tables whose seeds tell repetitions apart
@@ -43,7 +43,7 @@ class Recipe:
         ]
 
 
-def recipes(runs: Iterable[Run]) -> list[Recipe]:
+def recipes(runs: Iterable[RunRecord]) -> list[Recipe]:
     """Return as few files as there can be to run all of these again."""
     together: list[dict[str, Any]] = []
     for run in runs:
@@ -67,7 +67,7 @@ def recipes(runs: Iterable[Run]) -> list[Recipe]:
     return list(found.values())
 
 
-def _join(together: list[dict[str, Any]], run: Run) -> None:
+def _join(together: list[dict[str, Any]], run: RunRecord) -> None:
     """Add a run to the first settings that can hold it, else to new ones."""
     base = {key: value for key, value in run.config.items() if key not in ("methods", "method")}
     parameters = dict(run.parameters)

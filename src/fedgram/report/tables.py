@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedgram.experiments.recorded import Run
-from fedgram.report.charts.axes import metric, seconds, size
-from fedgram.report.groups import Centre, Comparison, MethodSeeds, data_seed, mean_and_std, seeds
+from fedgram.experiments.measures import ACCURACIES, AUROC, COSTS, Quantity
+from fedgram.experiments.run_record import RunRecord
+from fedgram.experiments.seeds import MeanAndStd, mean_and_std
+from fedgram.report.groups import Comparison, MethodSeeds, data_seed, seeds
 from fedgram.report.markup import Markup, joined, tag
+from fedgram.runtime.text import MISSING, percent, size
 
-NOTHING = "-"
 Header = str | tuple[str, str]  # a name, and what it means
-ACCURACIES = {
-    "client_mean": ("client mean", "mean over clients of the accuracy on their own test samples"),
-    "sample_mean": ("sample mean", "the same, clients weighed by their test samples"),
-    "worst_decile": ("worst tenth", "mean of the lowest tenth of the clients"),
-    "global": ("whole test", "each client's model on everybody's test samples"),
-    "balanced": ("balanced", "mean over classes"),
-}
+HEADLINE_COSTS = ("bytes_up", "bytes_down", "flops", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +65,12 @@ def headline(setting: Comparison) -> Markup:
     if len({len(row.runs) for row in rows}) > 1:
         headers.append(("runs", "with different seeds"))
         columns.append([TableCell(content=str(len(r.runs)), value=len(r.runs)) for r in rows])
-    for kind, header in ACCURACIES.items():
-        headers.append(header)
-        columns.append(_marked([row.accuracy(kind) for row in rows]))
-    ranked = [mean_and_std(run.summary.get("auroc") for run in row.runs) for row in rows]
+    for name, quantity in ACCURACIES.items():
+        headers.append(_header(quantity))
+        columns.append(_marked([row.score(name) for row in rows]))
+    ranked = [row.score("auroc") for row in rows]
     if any(ranked):
-        headers.append(("AUROC", "macro, on each client's own test samples"))
+        headers.append(_header(AUROC))
         columns.append(_marked(ranked))
     if any(row.repeated for row in rows):
         headers += [
@@ -87,17 +82,23 @@ def headline(setting: Comparison) -> Markup:
     if any(gained):
         headers.append(("better / worse", "% of clients, against training alone"))
         columns.append([_gain(pairs) for pairs in gained])
-    for header, cells in _costs(rows):
-        headers.append(header)
-        columns.append(cells)
+    for name in HEADLINE_COSTS:
+        found = [row.cost(name) for row in rows]
+        if any(found) or name != "flops":  # which were not always counted
+            headers.append(_header(COSTS[name]))
+            columns.append(_amounts(found, COSTS[name].text))
     return table(headers, zip(*columns, strict=True), class_="headline")
+
+
+def _header(quantity: Quantity) -> Header:
+    return quantity.short, quantity.meaning
 
 
 def _labels(rows: Sequence[MethodSeeds]) -> list[TableCell]:
     return [TableCell(content=row.label) for row in rows]
 
 
-def _marked(found: Sequence[Centre | None]) -> list[TableCell]:
+def _marked(found: Sequence[MeanAndStd | None]) -> list[TableCell]:
     """Return accuracies, the best and the second best marked as far as they are told apart."""
     shown = [None if one is None else round(100 * one[0], 1) for one in found]
     ranks = sorted({value for value in shown if value is not None}, reverse=True)
@@ -109,59 +110,46 @@ def _marked(found: Sequence[Centre | None]) -> list[TableCell]:
     ]
 
 
-def accuracy(found: Centre | None, *, class_: str | None = None) -> TableCell:
+def accuracy(found: MeanAndStd | None, *, class_: str | None = None) -> TableCell:
     """Return an accuracy with its deviation, where there is one."""
     if found is None:
-        return TableCell(content=NOTHING)
+        return TableCell(content=MISSING)
     mean, deviation = found
-    spread = "" if deviation is None else tag("small", f" ± {100 * deviation:.1f}")
-    value = tag("span", f"{100 * mean:.1f}", class_=class_)
+    spread = "" if deviation is None else tag("small", f" ± {percent(deviation)}")
+    value = tag("span", percent(mean), class_=class_)
     return TableCell(content=joined(value, spread), value=mean)
 
 
 def _rounds(row: MethodSeeds) -> TableCell:
     if not row.repeated:
         return TableCell(content="1", value=1)
-    told = [f"{run.chosen} of {run.rounds}" for run in row.runs]
-    chosen = mean_and_std(run.chosen for run in row.runs)
+    told = [f"{run.chosen.round} of {run.last.round}" for run in row.runs]
+    chosen = mean_and_std(run.chosen.round for run in row.runs)
     if len(set(told)) == 1:
         return TableCell(content=told[0], value=chosen and chosen[0])
-    most = max(run.rounds for run in row.runs)
-    low, high = min(run.chosen for run in row.runs), max(run.chosen for run in row.runs)
+    most = max(run.last.round for run in row.runs)
+    numbers = [run.chosen.round for run in row.runs]
+    low, high = min(numbers), max(numbers)
     return TableCell(content=f"{low}-{high} of {most}", value=chosen and chosen[0])
 
 
 def _last(row: MethodSeeds) -> TableCell:
     if not row.repeated:
-        return TableCell(content=NOTHING)
-    return accuracy(mean_and_std(run.last["accuracy"].get("client_mean") for run in row.runs))
+        return TableCell(content=MISSING)
+    return accuracy(mean_and_std(run.last.summary.score("client_mean") for run in row.runs))
 
 
 def _gain(pairs: Sequence[Any]) -> TableCell:
     if not pairs:
-        return TableCell(content=NOTHING)
+        return TableCell(content=MISSING)
     better = sum(pair.ours > pair.alone for pair in pairs) / len(pairs)
     worse = sum(pair.ours < pair.alone for pair in pairs) / len(pairs)
     return TableCell(content=f"{100 * better:.0f} / {100 * worse:.0f}", value=better - worse)
 
 
-def _costs(rows: Sequence[MethodSeeds]) -> Iterable[tuple[tuple[str, str], list[TableCell]]]:
-    """Return what each method takes: bytes per client, operations, time."""
-    for way in ("up", "down"):
-        found = [
-            mean_and_std((run.summary.get("bytes") or {}).get(way) for run in r.runs) for r in rows
-        ]
-        yield (f"bytes {way}", "per client, training and delivery"), _amounts(found, size)
-    flops = [mean_and_std(run.summary.get("flops") for run in row.runs) for row in rows]
-    if any(flops):
-        yield ("FLOPs", "of fitting and personalizing"), _amounts(flops, metric)
-    times = [mean_and_std(run.summary.get("seconds") for run in row.runs) for row in rows]
-    yield ("time", "of fitting and personalizing, without scoring"), _amounts(times, seconds)
-
-
-def _amounts(found: Sequence[Centre | None], text: Any) -> list[TableCell]:
+def _amounts(found: Sequence[MeanAndStd | None], text: Any) -> list[TableCell]:
     return [
-        TableCell(content=NOTHING) if one is None else TableCell(content=text(one[0]), value=one[0])
+        TableCell(content=MISSING) if one is None else TableCell(content=text(one[0]), value=one[0])
         for one in found
     ]
 
@@ -183,15 +171,16 @@ def _clients_of(
 ) -> Iterable[list[TableCell | str]]:
     """Yield a row for each client of one way to deal the samples."""
     here = [[run for run in row.runs if data_seed(run) == seed] for row in setting.rows]
-    dealt = next((run.dealt for runs in here for run in runs if run.dealt), None)
+    dealt = next((run.partition for runs in here for run in runs if run.partition), None)
     counts = {entry.client: entry for entry in dealt.clients} if dealt else {}
     reached: dict[str, list[list[float | None]]] = {}
     tested: dict[str, int] = {}
     held: set[str] = set()
     for place, runs in enumerate(here):
         for run in runs:
-            held |= {score.client for score in run.held_out}
-            for score in (*run.clients, *run.held_out):
+            held_out = run.holdout.clients if run.holdout else ()
+            held |= {score.client for score in held_out}
+            for score in (*run.chosen.clients, *held_out):
                 columns = reached.setdefault(score.client, [[] for _ in here])
                 columns[place].append(score.accuracy)
                 tested[score.client] = score.samples
@@ -209,7 +198,7 @@ def _clients_of(
 
 
 def _whole(number: int | None) -> TableCell:
-    return TableCell(content=NOTHING if number is None else f"{number:,}", value=number)
+    return TableCell(content=MISSING if number is None else f"{number:,}", value=number)
 
 
 def holdout(setting: Comparison) -> Markup | None:
@@ -217,16 +206,15 @@ def holdout(setting: Comparison) -> Markup | None:
     rows = [row for row in setting.rows if any(run.holdout for run in row.runs)]
     if not rows:
         return None
-    found = {row.label: [run.holdout for run in row.runs if run.holdout] for row in rows}
-    number = [mean_and_std(summary["clients"] for summary in found[row.label]) for row in rows]
+    found = {row.label: [run.holdout.summary for run in row.runs if run.holdout] for row in rows}
+    number = [mean_and_std(summary.clients for summary in found[row.label]) for row in rows]
     columns = [_labels(rows), _amounts(number, "{:g}".format)]
-    for kind in ACCURACIES:
+    for name in ACCURACIES:
         columns.append(
-            _marked(
-                [mean_and_std(s["accuracy"].get(kind) for s in found[row.label]) for row in rows]
-            )
+            _marked([mean_and_std(s.score(name) for s in found[row.label]) for row in rows])
         )
-    headers: list[Header] = ["method", ("clients", "held out, per run"), *ACCURACIES.values()]
+    headers: list[Header] = ["method", ("clients", "held out, per run")]
+    headers += map(_header, ACCURACIES.values())
     return table(headers, zip(*columns, strict=True))
 
 
@@ -235,11 +223,11 @@ def choices(setting: Comparison) -> Markup | None:
     body = []
     for row in setting.rows:
         for run in row.runs:
-            settled = run.summary.get("settled")
-            if settled:
-                reasons = {str(k): float(v) for k, v in settled["reasons"].items()}
-                shown = "; ".join(f"{name} {100 * share:.1f}" for name, share in reasons.items())
-                body.append([row.label, str(settled["told"]), shown])
+            tuned = run.summary.tuned
+            if tuned:
+                accuracies = tuned.left_out_accuracy.items()
+                shown = "; ".join(f"{name} {percent(share)}" for name, share in accuracies)
+                body.append([row.label, tuned.description, shown])
     return (
         table(["method", "chosen", "% of samples right when left out"], body, texts=3)
         if body
@@ -252,21 +240,20 @@ def rates(setting: Comparison) -> Markup | None:
     body = []
     for row in setting.rows:
         for run in row.runs:
-            search = run.summary.get("rate_search")
+            search = run.summary.rate_search
             if search:
-                pilots = search["pilots"]
-                shown = "; ".join(f"{pilot['rate']:g}: {pilot['outcome']}" for pilot in pilots)
-                body.append([row.label, f"{search['rate']:g}", str(search["reason"]), shown])
+                shown = "; ".join(f"{pilot.rate:g}: {pilot.outcome}" for pilot in search.pilots)
+                body.append([row.label, f"{search.rate:g}", search.reason, shown])
     headers: list[Header] = ["method", "rate", "reason", "validation loss of pilots"]
     return table(headers, body, texts=4) if body else None
 
 
 def classes(setting: Comparison) -> Markup | None:
     """Return the accuracy within each class, where it was asked for."""
-    rows = [row for row in setting.rows if any(r.summary.get("class_accuracy") for r in row.runs)]
+    rows = [row for row in setting.rows if any(r.summary.class_accuracy for r in row.runs)]
     if not rows:
         return None
-    found = [[run.summary.get("class_accuracy") or {} for run in row.runs] for row in rows]
+    found = [[run.summary.class_accuracy or {} for run in row.runs] for row in rows]
     names = dict.fromkeys(name for some in found for one in some for name in one)
     body = [
         [
@@ -278,14 +265,14 @@ def classes(setting: Comparison) -> Markup | None:
     return table(["class", *(row.label for row in rows)], body)
 
 
-def digests(runs: Iterable[Run]) -> Markup:
+def digests(runs: Iterable[RunRecord]) -> Markup:
     """Return what identifies each result."""
     body = [
         [
-            TableCell(content=run.folder),
+            TableCell(content=str(run.folder)),
             TableCell(content=", ".join(f"{k} {v}" for k, v in seeds(run).items()), class_="text"),
-            _digest(run.summary.get("shared_digest")),
-            _digest(run.summary.get("model_digest")),
+            _digest(run.summary.shared_digest),
+            _digest(run.summary.model_digest),
         ]
         for run in runs
     ]
@@ -294,25 +281,22 @@ def digests(runs: Iterable[Run]) -> Markup:
 
 
 def _digest(value: Any) -> TableCell:
-    return TableCell(content=tag("code", str(value or NOTHING)), class_="text digest")
+    return TableCell(content=tag("code", str(value or MISSING)), class_="text digest")
 
 
 def exchanges(setting: Comparison) -> Markup:
     """Return what went over the wire in each method's first run, step by step."""
     body = []
     for row in setting.rows:
-        steps: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-        for ask in row.runs[0].exchanges:
-            steps.setdefault((str(ask["step"]), str(ask["phase"])), []).append(ask)
-        for (step, phase), asks in steps.items():
-            amounts = [sum(ask.get(f"bytes_{way}", 0) for ask in asks) for way in ("up", "down")]
+        for total in row.runs[0].step_totals():
+            amounts = (total.bytes_up, total.bytes_down)
             body.append(
                 [
                     TableCell(content=row.label),
-                    TableCell(content=step.strip("_").replace("_", " ")),
-                    TableCell(content=phase),
-                    _whole(len(asks)),
-                    _whole(max(ask["clients"] for ask in asks)),
+                    TableCell(content=total.step.strip("_").replace("_", " ")),
+                    TableCell(content=total.phase),
+                    _whole(total.exchanges),
+                    _whole(total.clients),
                     *(TableCell(content=size(amount), value=amount) for amount in amounts),
                 ]
             )

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from fedgram.errors import MemoryLimitError
+from fedgram.runtime.text import size
 
 
 def require(needed: int, what: str, remedy: str) -> None:
@@ -17,12 +18,12 @@ def require(needed: int, what: str, remedy: str) -> None:
     >>> require(10**18, "a Gram matrix of 10 features", "use fewer features")
     Traceback (most recent call last):
     ...
-    fedgram.errors.MemoryLimitError: ... needs 1000000.0 TB of memory, ... free; use fewer features
+    fedgram.errors.MemoryLimitError: ... needs 1 EB of memory, ... free; use fewer features
     """
     free = available()
     if free is not None and needed > free:
         raise MemoryLimitError(
-            f"{what} needs {_size(needed)} of memory, {_size(free)} are free; {remedy}"
+            f"{what} needs {size(needed)} of memory, {size(free)} are free; {remedy}"
         )
 
 
@@ -36,11 +37,3 @@ def available() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

@@ -82,7 +82,7 @@ def result(folder, name):
     return {
         "shared": (out / name / "shared.safetensors").read_bytes(),
         "done": timeless(json.loads((out / f"{name}.done").read_text())),
-        "asks": [timeless(ask) for ask in read_lines(out / name / "asks.jsonl")],
+        "asks": [timeless(ask) for ask in read_lines(out / name / "exchanges.jsonl")],
         "models": [path.read_bytes() for path in models],
         "ledgers": list(Membership(folder=folder / "server").verify().values()),
     }

@@ -74,7 +74,7 @@ def steps(carrier, node=None):
 
 
 def told(out, name):
-    return done(out, name)["settled"]["notes"]
+    return done(out, name)["tuned"]["notes"]
 
 
 # The same, whatever carries it
@@ -117,7 +117,7 @@ def test_few_clients_judge_where_only_sums_are_seen_but_never_one(threshold):
     found = run(
         create_method("auto", settings), partitioned(clients=7), private=True, threshold=threshold
     )
-    assert len(found.to_dict()["settled"]["notes"]["judges"]) == FEWEST_JUDGES
+    assert len(found.to_dict()["tuned"]["notes"]["judges"]) == FEWEST_JUDGES
 
 
 # What a site may not say
@@ -257,10 +257,10 @@ def result(folder, name):
     models = sorted((folder / "sites").glob("*/models/*.safetensors"))
     return {
         "shared": (out / name / "shared.safetensors").read_bytes(),
-        "digests": [done(out, name)[key] for key in ("shared_digest", "model_digest", "settled")],
+        "digests": [done(out, name)[key] for key in ("shared_digest", "model_digest", "tuned")],
         "asks": [
             (ask["step"], ask["phase"], ask["clients"])
-            for ask in read_lines(out / name / "asks.jsonl")
+            for ask in read_lines(out / name / "exchanges.jsonl")
         ],
         "models": [path.read_bytes() for path in models],
     }

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from fedgram.data.sources import load_dataset as load_data
 from fedgram.errors import ConfigError, MemoryLimitError
-from fedgram.experiments.measures import ACCURACIES, COSTS, measure
+from fedgram.experiments.measures import ACCURACIES, COSTS, SCORES, measure
+from fedgram.experiments.run_record import RoundRecord, RunRecord, ScoreSummary
 from fedgram.experiments.study import published, writers
 from fedgram.experiments.study.cells import LONGEST_SLUG, Source, cells, needed, slug
 from fedgram.experiments.study.curves import costs, sensitivities
-from fedgram.experiments.study.folder import Outcome
 from fedgram.experiments.study.settings import load, merged, preset, presets, read
 from fedgram.experiments.study.summary import ranks, summarize
 from fedgram.experiments.study.time_estimate import Estimate, rounds_in_all, side_by_side, trial
@@ -252,7 +252,7 @@ CHANGES = [
     {"engine": {"private": True}},
     {"engine": {"secure": True}},
     {"metrics": {"auroc": True}},
-    {"metrics": {"whole": True}},
+    {"metrics": {"global_test": True}},
     {"scoring": {"every": 2}},
     {"data": {"valid_fraction": 0.1}},
     {"method": {"afl": {"ridge": 1.0}}},
@@ -345,24 +345,31 @@ def test_ranks_are_those_of_the_two_best_different_values(means, higher):
 def outcome(
     accuracy, *, last=None, rounds=1, chosen=1, seconds=1.0, sizes=(1000, 2000), version="1"
 ):
-    def scored(share):
-        return {
-            "accuracy": dict.fromkeys(ACCURACIES, share),
-            "auroc": None,
-            "seconds": seconds,
-            "flops": 5e9,
-            "bytes": {"up": sizes[0], "down": sizes[1]},
-            "shared_digest": "s",
-            "model_digest": "m",
-        }
+    def scored(number, share):
+        summary = ScoreSummary(
+            accuracy=dict.fromkeys(ACCURACIES, share),
+            valid=float(number == chosen),
+            clients=5,
+            seconds=seconds,
+            flops=5_000_000_000,
+            bytes={"up": sizes[0], "down": sizes[1]},
+            shared_digest="s",
+            model_digest="m",
+        )
+        return RoundRecord(round=number, summary=summary)
 
-    return Outcome(
+    at_last = scored(rounds, accuracy if last is None else last)
+    return record([scored(chosen, accuracy), at_last][chosen == rounds :], version=version)
+
+
+def record(rounds, *, version="1"):
+    return RunRecord(
         folder="runs/x",
-        chosen=scored(accuracy),
-        chosen_round=chosen,
-        last=scored(accuracy if last is None else last),
-        rounds=rounds,
-        version=version,
+        method="afl",
+        parameters={},
+        config={},
+        versions={"fedgram": version},
+        rounds=tuple(rounds),
     )
 
 
@@ -582,13 +589,21 @@ def test_costs_rank_the_other_way_and_shares_are_of_the_same_seed():
 
 def test_rounds_become_curves_as_far_as_every_seed_came():
     found = table(table={"curves": ["rounds", "seconds", "bytes"], "methods": ["afl"]})
-    curve = [
-        {"round": r, "accuracy": 0.1 * r, "seconds": 2.0 * r, "bytes": {"up": r, "down": r}}
+    every = [
+        RoundRecord(
+            round=r,
+            summary=ScoreSummary(
+                accuracy={"client_mean": 0.1 * r},
+                valid=float(r == 2),
+                clients=5,
+                seconds=2.0 * r,
+                bytes={"up": r, "down": r},
+            ),
+        )
         for r in (1, 2, 3)
     ]
-    first, second = outcome(0.3, rounds=3, chosen=2), outcome(0.2, rounds=2, chosen=2)
-    first.chosen["curve"], second.chosen["curve"] = curve, curve[:2]
-    rounds, seconds, sizes = costs(summary_of(found, {"afl": [first, second]}))
+    results = {"afl": [record(every), record(every[:2])]}
+    rounds, seconds, sizes = costs(summary_of(found, results))
     assert rounds.lines["afl"] == ((1, pytest.approx(0.1), 0.0), (2, pytest.approx(0.2), 0.0))
     assert [x for x, _, _ in seconds.lines["afl"]] == [2.0, 4.0]
     assert [x for x, _, _ in sizes.lines["afl"]] == [2.0, 4.0]
@@ -596,9 +611,9 @@ def test_rounds_become_curves_as_far_as_every_seed_came():
     assert seconds.chosen == {"afl": 4.0}
 
 
-@pytest.mark.parametrize("name", [*ACCURACIES, *COSTS])
+@pytest.mark.parametrize("name", [*SCORES, *COSTS])
 def test_every_measure_is_read_from_a_summary(name):
-    assert measure(name).of(outcome(0.5).chosen) == {
+    assert measure(name).of(outcome(0.5).summary) == {
         "auroc": None,
         "seconds": 1.0,
         "flops": 5e9,

@@ -137,7 +137,7 @@ def test_a_second_time_nothing_is_run(tmp_path):
 def test_runs_are_ordinary_ones_without_models_unless_asked_for(tmp_path):
     made(table("afl", seeds=1), tmp_path)
     (run,) = (tmp_path / "runs").iterdir()
-    assert {f.name for f in run.iterdir()} >= {"run.json", "asks.jsonl", "scores.jsonl"}
+    assert {f.name for f in run.iterdir()} >= {"run.json", "exchanges.jsonl", "scores.jsonl"}
     assert not list(run.rglob("*.safetensors"))
     shown = json.loads(cli("compare", run, "--json").output)["runs"][0]
     number = json.loads((tmp_path / "table.json").read_text())["numbers"][0]
@@ -161,7 +161,7 @@ def test_unfinished_and_damaged_runs_are_moved_away_and_run_again(tmp_path):
     made(found, tmp_path)
     files = timeless(tmp_path)
     cut, garbled, unscored, whole = sorted((tmp_path / "runs").iterdir())
-    asks = cut / "asks.jsonl"
+    asks = cut / "exchanges.jsonl"
     asks.write_text("".join(asks.read_text().splitlines(keepends=True)[:-1]))
     (garbled / "run.json").write_text("{")
     (unscored / "scores.jsonl").unlink()

@@ -12,7 +12,7 @@ from fedgram.engines.remote.messages import Answer, RequestKind, Round, ScoreReq
 from fedgram.engines.remote.server import Count, RemoteFederation
 from fedgram.errors import MismatchError
 from fedgram.federation.protocol import Total
-from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
+from fedgram.federation.scoring import ScoreTask, SiteScore
 from fedgram.federation.step import Step, step_name
 from fedgram.secure import masks
 from fedgram.secure.flatten import flatten, words
@@ -56,10 +56,11 @@ class SecureRemoteFederation(RemoteFederation):
         summed: Total = total
         return summed
 
-    def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore | ScoreSums]]:
+    def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore]]:
         self._serial += 1
         scoring = ScoreRequest(part=shared, round=step.round, best=step.best)
-        yield "", self._masked_total("score", scoring, self._names, self._nobody())[0]
+        total, _ = self._masked_total("score", scoring, self._names, self._nobody())
+        yield "", SiteScore(sums=total)
 
     def _masked_total(self, step: str, broadcast: Any, names: Sequence[str], like: Additive) -> Any:
         """Sum under masks, unless that was done before a restart."""

@@ -121,15 +121,15 @@ class RemoteFederation:
         requests = self._requests(step_name(step), broadcast, names)
         yield from self._gathered("train", step_name(step), requests, like)
 
-    def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore | ScoreSums]]:
-        """Yield what scoring finds at each site, or the sum over all where only that is seen."""
+    def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore]]:
+        """Yield the score of each site, without its model's digest if the federation is private."""
         self._serial += 1
         requests = self._parts(
             "score", shared, lambda part: ScoreRequest(part=part, round=step.round, best=step.best)
         )
         like = SiteScore(sums=self._nobody(), model_digest="")
         for name, found in self._gathered("score", "score", requests, like):
-            yield name, found.sums if self._private else found
+            yield name, SiteScore(sums=found.sums) if self._private else found
 
     def deliver(self, shared: Any, round_: int) -> None:
         """Hand every site the final result; one that is away gets it from the next run."""

@@ -108,6 +108,7 @@ class CellRun:
         plain = self.settings.to_dict()
         plain["data"]["source"] = self.source.digest
         del plain["engine"]["workers"]  # which changes nothing
+        plain["metrics"]["whole"] = plain["metrics"].pop("global_test")  # its name in digests
         told = {
             **{name: plain[name] for name in RUN_TABLES},
             "method": _identity(self.method),
@@ -228,9 +229,10 @@ class _Point:
         table, method = self.table, self.entry.method
         shown = {measure.base for measure in table.show}
         # Every model on everybody's samples takes longer than all the rest of a closed form.
-        wanted = {"metrics": {"whole": "global" in shown, "auroc": "auroc" in shown}}
-        chosen = merged(wanted, table.shared, self.dataset.settings, self.partition.settings)
-        swept = _nested(self.sweep.path, self.value) if self.sweep else {}
+        wanted = {"metrics": {"global_test": "global_test" in shown, "auroc": "auroc" in shown}}
+        layers = (table.shared, self.dataset.settings, self.partition.settings)
+        chosen = merged(wanted, *map(config.renamed, layers))
+        swept = config.renamed(_nested(self.sweep.path, self.value)) if self.sweep else {}
         takes = self.entry.takes()
         parameters = merged(
             {key: given for key, given in table.every.items() if key in takes},

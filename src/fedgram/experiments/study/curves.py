@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import mean, stdev
 from typing import Any
 
-from fedgram.experiments.measures import ACCURACIES
+from fedgram.experiments.measures import SCORES
+from fedgram.experiments.run_record import RunRecord
+from fedgram.experiments.seeds import Point, chosen_at, mean_curve
 from fedgram.experiments.study.cells import Cell, slug
 from fedgram.experiments.study.layout import worded
 from fedgram.experiments.study.summary import CellValue, Summary
-
-Point = tuple[float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +79,12 @@ def costs(summary: Summary) -> list[Curves]:
     found = []
     for where, cells in places.items():
         for axis in summary.table.curves:
-            lines = {cell.place.method: _line(summary, cell, axis) for cell in cells}
+            lines = {
+                cell.place.method: tuple(mean_curve(_records(summary, cell), axis))
+                for cell in cells
+            }
             drawn = {name: points for name, points in lines.items() if points}
-            chosen = {cell.place.method: _chosen(summary, cell, axis) for cell in cells}
+            chosen = {cell.place.method: chosen_at(_records(summary, cell), axis) for cell in cells}
             rings = {name: at for name, at in chosen.items() if name in drawn and at is not None}
             if drawn:
                 name, title = slug(" ".join([axis, *where])), ", ".join(where)
@@ -92,7 +94,7 @@ def costs(summary: Summary) -> list[Curves]:
 
 def _point(number: CellValue) -> Point | None:
     value = number.chosen
-    if value is None or number.measure.base not in ACCURACIES:
+    if value is None or number.measure.base not in SCORES:
         return None
     return float(number.cell.place.value), value.mean / 100, (value.deviation or 0.0) / 100
 
@@ -109,49 +111,7 @@ def _label(summary: Summary, number: CellValue) -> str:
     return ", ".join(word for word in words if word) or place.method
 
 
-def _curves(summary: Summary, cell: Cell) -> list[list[Mapping[str, Any]]]:
-    """Return the rounds of each finished run; a record without them has the last round only."""
-    found = []
-    for run in cell.runs.values():
-        outcome = summary.outcomes.get(run.digest)
-        if outcome is not None:
-            only = {**outcome.last, "round": outcome.rounds}
-            accuracy = outcome.last["accuracy"]["client_mean"]
-            found.append(outcome.chosen.get("curve") or [{**only, "accuracy": accuracy}])
-    return found
-
-
-def _line(summary: Summary, cell: Cell, axis: str) -> tuple[Point, ...]:
-    points = []
-    for rounds in zip(*_curves(summary, cell), strict=False):  # as far as every seed came
-        at, heights = (
-            _present(_cost(r, axis) for r in rounds),
-            _present(r["accuracy"] for r in rounds),
-        )
-        if len(at) == len(heights) == len(rounds):
-            points.append((mean(at), mean(heights), stdev(heights) if len(heights) > 1 else 0.0))
-    return tuple(points)
-
-
-def _chosen(summary: Summary, cell: Cell, axis: str) -> float | None:
-    outcomes = [summary.outcomes.get(run.digest) for run in cell.runs.values()]
-    rounds = [outcome.chosen_round for outcome in outcomes if outcome is not None]
-    found = [
-        _cost(point, axis)
-        for curve, chosen in zip(_curves(summary, cell), rounds, strict=True)
-        for point in curve
-        if point["round"] == chosen
-    ]
-    at = _present(found)
-    return mean(at) if at else None
-
-
-def _cost(point: Mapping[str, Any], axis: str) -> float | None:
-    value = point.get("round" if axis == "rounds" else axis)
-    if isinstance(value, Mapping):
-        return float(sum(value.values()))
-    return None if value is None else float(value)
-
-
-def _present(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+def _records(summary: Summary, cell: Cell) -> list[RunRecord]:
+    """Return the finished runs of a cell."""
+    digests = (run.digest for run in cell.runs.values())
+    return [summary.records[digest] for digest in digests if digest in summary.records]

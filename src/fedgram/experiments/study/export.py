@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fedgram.experiments.run_record import RunRecord
+from fedgram.experiments.seeds import mean_and_std
 from fedgram.experiments.study.curves import costs, sensitivities
-from fedgram.experiments.study.folder import Outcome
 from fedgram.experiments.study.summary import CellValue, Summary, Value
 
 FORMAT = 1
@@ -59,7 +60,7 @@ def table_json(summary: Summary) -> str:
 
 
 def _plain(number: CellValue, summary: Summary) -> dict[str, Any]:
-    finished = [outcome for outcome in _outcomes(number, summary).values() if outcome]
+    finished = list(_records(number, summary).values())
     return {
         **asdict(number.cell.place),
         "clients": number.cell.plan.clients,
@@ -68,15 +69,17 @@ def _plain(number: CellValue, summary: Summary) -> dict[str, Any]:
         "of": len(number.cell.runs),
         **_spread("", number.chosen),
         **_spread("last_", number.last),
-        "chosen_round": _mean([outcome.chosen_round for outcome in finished]),
-        "rounds": _mean([outcome.rounds for outcome in finished]),
+        "chosen_round": _mean([record.chosen.round for record in finished]),
+        "rounds": _mean([record.last.round for record in finished]),
         "rank": number.rank,
         "published": number.published,
     }
 
 
-def _outcomes(number: CellValue, summary: Summary) -> dict[int, Outcome | None]:
-    return {seed: summary.outcomes.get(run.digest) for seed, run in number.cell.runs.items()}
+def _records(number: CellValue, summary: Summary) -> dict[int, RunRecord]:
+    """Return the finished runs behind a number, by seed."""
+    runs, records = number.cell.runs, summary.records
+    return {seed: records[run.digest] for seed, run in runs.items() if run.digest in records}
 
 
 def _spread(prefix: str, value: Value | None) -> dict[str, float | None]:
@@ -87,7 +90,8 @@ def _spread(prefix: str, value: Value | None) -> dict[str, float | None]:
 
 
 def _mean(numbers: Sequence[int]) -> float | None:
-    return sum(numbers) / len(numbers) if numbers else None
+    found = mean_and_std(float(number) for number in numbers)
+    return found and found[0]
 
 
 def _seeds(number: CellValue, summary: Summary) -> list[dict[str, Any]]:
@@ -95,15 +99,14 @@ def _seeds(number: CellValue, summary: Summary) -> list[dict[str, Any]]:
     return [
         {
             "seed": seed,
-            "run": outcome.folder,
+            "run": record.folder,
             "chosen": number.chosen.by_seed.get(seed) if number.chosen else None,
-            "chosen_round": outcome.chosen_round,
+            "chosen_round": record.chosen.round,
             "last": number.last.by_seed.get(seed) if number.last else None,
-            "rounds": outcome.rounds,
-            "seconds": outcome.chosen["seconds"],
-            "shared_digest": outcome.chosen["shared_digest"],
-            "model_digest": outcome.chosen["model_digest"],
+            "rounds": record.last.round,
+            "seconds": record.summary.seconds,
+            "shared_digest": record.summary.shared_digest,
+            "model_digest": record.summary.model_digest,
         }
-        for seed, outcome in _outcomes(number, summary).items()
-        if outcome is not None
+        for seed, record in _records(number, summary).items()
     ]

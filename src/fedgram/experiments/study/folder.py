@@ -8,32 +8,17 @@ import shutil
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Self
 
 from fedgram.errors import ConfigError, DataError
-from fedgram.experiments import reader
+from fedgram.experiments.reader import read_runs
+from fedgram.experiments.run_record import RunRecord
 from fedgram.experiments.study.cells import CellRun
 from fedgram.runtime.files import cannot_write, locked
 
 PATIENCE = 3.0  # seconds; the processes of a killed table may take a moment to end
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Outcome:
-    """What is known of a finished run.
-
-    ``chosen`` and ``last`` are the summaries of the round that was chosen on validation samples
-    and of the last one; for methods of one round they are the same.
-    """
-
-    folder: str
-    chosen: dict[str, Any]
-    chosen_round: int
-    last: dict[str, Any]
-    rounds: int
-    version: str
 
 
 class Folder:
@@ -78,11 +63,11 @@ class Folder:
         """File descriptors that hold the lock as long as anybody has them."""
         return [] if self._lock is None else [self._lock.fileno()]
 
-    def outcomes(self, runs: Iterable[CellRun]) -> dict[str, Outcome]:
-        """Return what is finished of these runs, by digest."""
+    def finished(self, runs: Iterable[CellRun]) -> dict[str, RunRecord]:
+        """Return the records of those of these runs that are finished, by digest."""
         found = {path.name.rsplit("-", 1)[-1]: path for path in (self.path / "runs").glob("*-*")}
-        some = {run.digest: self._outcome(found[run.digest]) for run in runs if run.digest in found}
-        return {digest: outcome for digest, outcome in some.items() if outcome is not None}
+        records = {r.digest: self._finished(found[r.digest]) for r in runs if r.digest in found}
+        return {digest: record for digest, record in records.items() if record is not None}
 
     def room(self, run: CellRun) -> Path:
         """Return where to record a run; what is left of an earlier try is moved away."""
@@ -116,25 +101,12 @@ class Folder:
                     times[entry["run"]] = float(entry["seconds"])
         return times
 
-    def _outcome(self, path: Path) -> Outcome | None:
-        """Return a finished run's outcome; anything else counts as not run."""
+    def _finished(self, path: Path) -> RunRecord | None:
+        """Return the record of a finished run; anything else counts as not run."""
         try:
-            (result,) = reader.read_runs([path])
-            about = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            found = _outcome(result, about) if result["finished"] else None
-        except (DataError, KeyError, TypeError, ValueError):
+            (record,) = read_runs([path], clients=False)
+            record.versions["fedgram"]  # which the table names
+        except (DataError, KeyError):
             return None
-        return found and replace(found, folder=path.relative_to(self.path).as_posix())
-
-
-def _outcome(result: dict[str, Any], about: dict[str, Any]) -> Outcome:
-    rounds = int(result["rounds"])
-    last = result.get("last") or result
-    return Outcome(
-        folder=result["run"],
-        chosen=result,
-        chosen_round=int(result.get("chosen") or rounds),
-        last={**last, "bytes": last.get("bytes", result["bytes"])},
-        rounds=rounds,
-        version=str(about["versions"]["fedgram"]),
-    )
+        folder = path.relative_to(self.path).as_posix()
+        return replace(record, folder=folder) if record.finished else None

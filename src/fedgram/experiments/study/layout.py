@@ -104,7 +104,7 @@ def _shortcomings(summary: Summary) -> Iterator[str]:
     if missing:
         rows: dict[str, set[str]] = {}
         for number in summary.numbers:
-            lacking = {run.digest for run in number.cell.runs.values()} - set(summary.outcomes)
+            lacking = {run.digest for run in number.cell.runs.values()} - set(summary.records)
             rows.setdefault(number.cell.place.method, set()).update(lacking)
         which = ", ".join(f"{row} {len(lacking)}" for row, lacking in rows.items() if lacking)
         yield (

@@ -21,10 +21,10 @@ from fedgram.experiments.study.time_estimate import (
     extrapolated,
     rounds_in_all,
     side_by_side,
-    spoken,
     trial,
 )
 from fedgram.experiments.study.worker_pool import Pool, WorkerAnswer, cores
+from fedgram.runtime.text import duration
 
 _SHORT = 30.0  # seconds; of less nothing is said beforehand
 
@@ -95,7 +95,7 @@ class _Maker:
     ) -> None:
         self._table, self._cells, self._papers, self._folder = table, every, papers, folder
         self._runs = needed(every)
-        self._outcomes = folder.outcomes(self._runs)
+        self._records = folder.finished(self._runs)
         self._times = folder.times()
         self._failed: dict[str, str] = {}
         self._code = 0
@@ -155,8 +155,8 @@ class _Maker:
         if error is None:
             self._folder.took(run, answer.seconds)
             self._times[run.digest] = answer.seconds
-            self._outcomes.update(self._folder.outcomes([run]))
-            if run.digest not in self._outcomes:
+            self._records.update(self._folder.finished([run]))
+            if run.digest not in self._records:
                 error = "its record is not complete"
         if error is not None:
             error = " ".join(error.split())
@@ -167,7 +167,7 @@ class _Maker:
         return error and f"failed: {run.name}: {error}"
 
     def _unfinished(self) -> list[CellRun]:
-        over = {*self._outcomes, *self._failed}
+        over = {*self._records, *self._failed}
         return [run for run in self._runs if run.digest not in over]
 
     def _job(self, run: CellRun, config: dict[str, Any], folder: str | None) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class _Maker:
         }
 
     def _written(self) -> Summary:
-        summary = summarize(self._table, self._cells, self._outcomes, self._papers, self._failed)
+        summary = summarize(self._table, self._cells, self._records, self._papers, self._failed)
         writers.write(summary, self._folder.path)
         return summary
 
@@ -200,10 +200,10 @@ class _Maker:
         seconds, _ = self._left
         if seconds < _SHORT and not always:
             return None
-        ground = [_counted(len(self._outcomes), "finished run")] if self._outcomes else []
+        ground = [_counted(len(self._records), "finished run")] if self._records else []
         ground += [f"short runs of {_counted(self._tried, 'method')}"] if self._tried else []
         return (
-            f"{len(todo)} of {len(self._runs)} runs to go: about {spoken(seconds)} with "
+            f"{len(todo)} of {len(self._runs)} runs to go: about {duration(seconds)} with "
             f"{self._processes} at a time, judged by {' and '.join(ground)}"
         )
 

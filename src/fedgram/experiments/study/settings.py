@@ -12,13 +12,12 @@ from typing import Any
 
 from fedgram.errors import ConfigError
 from fedgram.experiments import config
-from fedgram.experiments.measures import Measure, measure
+from fedgram.experiments.measures import COST_AXES, Measure, measure
 from fedgram.experiments.study import axes
 from fedgram.experiments.study.axes import RUN_TABLES, AxisValue, MethodRow, Sweep
 from fedgram.federation.method import create_method, names
 from fedgram.runtime.settings import propose
 
-COSTS = ("rounds", "seconds", "flops", "bytes")
 _TABLE = (
     *("title", "datasets", "partitions", "clients", "seeds", "methods"),
     *("show", "curves", "published", "keep_models"),
@@ -136,7 +135,7 @@ def read(settings: Mapping[str, Any]) -> Study:
         methods=axes.entries(table.get("methods", list(config.DEFAULT_METHODS))),
         sweeps=axes.sweeps(settings.get("sweep", [])),
         show=tuple(measure(axes.as_text(name, "table.show")) for name in dict.fromkeys(show)),
-        curves=axes.words(table.get("curves", []), COSTS, "table.curves"),
+        curves=axes.words(table.get("curves", []), COST_AXES, "table.curves"),
         published=tuple(axes.as_text(name, "table.published") for name in published),
         keep_models=keep_models,
         shared=shared,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import mean, stdev
 from typing import Any
 
 from fedgram.experiments.measures import Measure
+from fedgram.experiments.run_record import RoundRecord, RunRecord
+from fedgram.experiments.seeds import mean_and_std
 from fedgram.experiments.study.cells import Cell, CellRun, needed
-from fedgram.experiments.study.folder import Outcome
 from fedgram.experiments.study.published import PublishedNumbers
 from fedgram.experiments.study.settings import Study
 
@@ -20,15 +20,14 @@ class Value:
     """A number over seeds, by seed."""
 
     by_seed: Mapping[int, float]
+    mean: float
+    deviation: float | None  # None of a single run
 
-    @property
-    def mean(self) -> float:
-        return mean(self.by_seed.values())
-
-    @property
-    def deviation(self) -> float | None:
-        """The sample standard deviation; None of a single run."""
-        return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
+    @classmethod
+    def of(cls, by_seed: Mapping[int, float]) -> Value | None:
+        """Return mean and standard deviation over seeds; None where there is no number."""
+        found = mean_and_std(by_seed.values())
+        return found and cls(by_seed=by_seed, mean=found[0], deviation=found[1])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -71,7 +70,7 @@ class Summary:
 
     table: Study
     numbers: Sequence[CellValue]
-    outcomes: Mapping[str, Outcome]
+    records: Mapping[str, RunRecord]
     published: Sequence[PublishedNumbers]
     failed: Mapping[str, str] = field(default_factory=dict)
 
@@ -83,13 +82,15 @@ class Summary:
     @cached_property
     def missing(self) -> list[CellRun]:
         """Those of them that are not finished."""
-        return [run for run in self.runs if run.digest not in self.outcomes]
+        return [run for run in self.runs if run.digest not in self.records]
 
     @property
     def versions(self) -> list[str]:
         """The versions of fedgram that made the runs."""
         digests = (run.digest for run in self.runs)
-        return sorted({self.outcomes[d].version for d in digests if d in self.outcomes})
+        return sorted(
+            {str(self.records[d].versions["fedgram"]) for d in digests if d in self.records}
+        )
 
     @property
     def cited(self) -> list[PublishedNumbers]:
@@ -105,29 +106,27 @@ class Summary:
 def summarize(
     table: Study,
     cells: Sequence[Cell],
-    outcomes: Mapping[str, Outcome],
+    records: Mapping[str, RunRecord],
     published: Sequence[PublishedNumbers],
     failed: Mapping[str, str],
 ) -> Summary:
     """Return the numbers of all cells, as far as their runs are finished."""
     rows = {(cell.place, measure): cell for cell in cells for measure in table.show}
 
-    def value(
-        cell: Cell, measure: Measure, of: Callable[[Outcome], Mapping[str, Any]]
-    ) -> Value | None:
-        found = _by_seed(cell, measure, outcomes, of)
+    def value(cell: Cell, measure: Measure, of: Callable[[RunRecord], RoundRecord]) -> Value | None:
+        found = _by_seed(cell, measure, records, of)
         if measure.over is not None:
             base = rows[replace(cell.place, method=measure.over), measure]
-            whole = _by_seed(base, measure, outcomes, of)
+            whole = _by_seed(base, measure, records, of)
             found = {s: 100 * found[s] / whole[s] for s in found if whole.get(s)}
-        return Value(by_seed=found) if found else None
+        return Value.of(found)
 
     numbers = [
         CellValue(
             cell=cell,
             measure=measure,
-            chosen=value(cell, measure, lambda outcome: outcome.chosen),
-            last=value(cell, measure, lambda outcome: outcome.last),
+            chosen=value(cell, measure, lambda record: record.chosen),
+            last=value(cell, measure, lambda record: record.last),
             published=_published(published, cell, measure),
         )
         for cell in cells
@@ -136,7 +135,7 @@ def summarize(
     return Summary(
         table=table,
         numbers=_ranked(numbers),
-        outcomes=outcomes,
+        records=records,
         published=published,
         failed=failed,
     )
@@ -162,11 +161,11 @@ def ranks(means: Sequence[float], shown: Sequence[str], *, higher: bool) -> list
 def _by_seed(
     cell: Cell,
     measure: Measure,
-    outcomes: Mapping[str, Outcome],
-    of: Callable[[Outcome], Mapping[str, Any]],
+    records: Mapping[str, RunRecord],
+    of: Callable[[RunRecord], RoundRecord],
 ) -> dict[int, float]:
-    finished = {s: outcomes[r.digest] for s, r in cell.runs.items() if r.digest in outcomes}
-    values = {seed: measure.of(of(outcome)) for seed, outcome in finished.items()}
+    finished = {s: records[r.digest] for s, r in cell.runs.items() if r.digest in records}
+    values = {seed: measure.of(of(record).summary) for seed, record in finished.items()}
     return {seed: value for seed, value in values.items() if value is not None}
 
 

@@ -132,21 +132,6 @@ def side_by_side(runs: Sequence[CellRun], wanted: int) -> int:
     return max(1, min(wanted, fitting, len(runs)))
 
 
-def spoken(seconds: float) -> str:
-    """Return a time as people say it.
-
-    Examples
-    --------
-    >>> [spoken(t) for t in (0.2, 75, 4000, 200000)]
-    ['1 s', '1 min 15 s', '1 h 6 min', '2 d 7 h']
-    """
-    whole = max(1, round(seconds))
-    for size, unit, small, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // small} {smaller}"
-    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
-
-
 def _pilots(run: CellRun) -> int:
     made = run.made
     return PILOTS * made.pilot if isinstance(made, GradientMethod) and made.rate == "auto" else 0

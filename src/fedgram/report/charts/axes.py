@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 ZERO, BREAK, FIRST = 0.03, 0.065, 0.1  # shares of a logarithmic axis up to zero and beyond it
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,64 +132,6 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
     finer = (f * 10.0**p for p in powers for f in (1, 2, 5))
     found = [value for value in finer if low * 0.999 <= value <= high * 1.001]
     return found if len(found) >= 2 else linear_ticks(low, high, count)
-
-
-def plain(value: float) -> str:
-    """Return a number as people write it on an axis.
-
-    Examples
-    --------
-    >>> plain(0.001), plain(250.0), plain(1e6), plain(2e-5)
-    ('0.001', '250', '10⁶', '2·10⁻⁵')
-    """
-    if value == 0 or (abs(value) * 1.001 >= 0.001 and abs(value) < 99999):
-        return f"{value:.6g}"
-    mantissa, _, power = f"{value:.5e}".partition("e")
-    short = mantissa.rstrip("0").rstrip(".")
-    raised = "10" + str(int(power)).translate(_SUPERSCRIPTS)
-    return raised if short == "1" else f"{short}·{raised}"
-
-
-def percent(share: float) -> str:
-    """Return a share as a percentage without its sign."""
-    return f"{round(100 * share, 6):g}"
-
-
-def metric(
-    value: float, unit: str = "", units: Iterable[str] = ("", "k", "M", "G", "T", "P")
-) -> str:
-    """Return a quantity with a prefix of thousands.
-
-    Examples
-    --------
-    >>> metric(10_240, "B"), metric(0), metric(3.2e12)
-    ('10.2 kB', '0', '3.2 T')
-    """
-    *smaller, largest = units
-    for prefix in smaller:
-        if abs(value) < 999.5:
-            return f"{value:.3g} {prefix}{unit}".strip()
-        value /= 1000
-    return f"{value:.3g} {largest}{unit}"
-
-
-def seconds(value: float) -> str:
-    """Return a duration.
-
-    Examples
-    --------
-    >>> seconds(0.0123), seconds(12.0), seconds(7200)
-    ('12.3 ms', '12 s', '2 h')
-    """
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
-        if value >= size * (2 if unit in ("d", "h", "min") else 1):
-            return f"{value / size:.3g} {unit}"
-    return "0 s" if value == 0 else f"{value * 1e6:.3g} µs"
-
-
-def size(value: float) -> str:
-    """Return a number of bytes with its unit."""
-    return metric(value, "B")
 
 
 Written = Callable[[float], str]

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedgram.report.charts.axes import Scale, percent
+from fedgram.report.charts.axes import Scale
 from fedgram.report.charts.curves import Series, drawn_series
 from fedgram.report.charts.frame import Frame, words
 from fedgram.report.markup import Markup, number, tag
+from fedgram.runtime.text import percent_tick
 
 PANEL = 268.0
 LEFT, TOP, BOTTOM, RIGHT = 42.0, 62.0, 42.0, 12.0
@@ -57,8 +58,8 @@ def gains(title: str, pairs: Sequence[ClientPair], *, low: float | None = None) 
         y_name="",
         width=PANEL,
         height=PANEL + 20,
-        x_text=percent,
-        y_text=percent,
+        x_text=percent_tick,
+        y_text=percent_tick,
         x_ticks=axis.ticks(6),
     )
     ways = {
@@ -155,4 +156,4 @@ def spread_of_clients(title: str, accuracies: Mapping[str, Sequence[float]]) -> 
         ]
         for name, found in accuracies.items()
     }
-    return drawn_series(title, series, "% of clients, from the worst to the best", percent)
+    return drawn_series(title, series, "% of clients, from the worst to the best", percent_tick)

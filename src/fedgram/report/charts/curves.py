@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from fedgram.errors import ConfigError
-from fedgram.report.charts.axes import Scale, Written, axis_for, metric, percent, plain, size, wide
+from fedgram.experiments.measures import COST_AXES
+from fedgram.experiments.seeds import Point
+from fedgram.report.charts.axes import Scale, Written, axis_for, wide
 from fedgram.report.charts.frame import ROW, Frame, LegendEntry, legend, legend_width, words
 from fedgram.report.charts.palette import color_class, line_class, marker
 from fedgram.report.markup import Markup, number, tag
 from fedgram.runtime.settings import propose
+from fedgram.runtime.text import compact, percent_tick
 
-Axis = Literal["rounds", "seconds", "flops", "bytes"]
-Point = tuple[float, float, float]
 Series = Mapping[str, Sequence[Point]]
 
 WIDTH, HEIGHT = 560.0, 330.0
@@ -30,22 +30,8 @@ MANY = 250  # points of which only a few answer to the pointer
 ACCURACY = "accuracy, %"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Axis:
-    name: str
-    text: Written
-
-
-AXES: Mapping[str, _Axis] = {
-    "rounds": _Axis(name="rounds of communication", text=plain),
-    "seconds": _Axis(name="computation, seconds", text=plain),
-    "flops": _Axis(name="computation, FLOPs", text=metric),
-    "bytes": _Axis(name="communication per client, bytes", text=size),
-}
-
-
 def curves(
-    title: str, series: Series, *, axis: Axis, chosen: Mapping[str, float] | None = None
+    title: str, series: Series, *, axis: str, chosen: Mapping[str, float] | None = None
 ) -> str:
     """Draw accuracy against what it costs, all methods in one picture.
 
@@ -69,12 +55,12 @@ def curves(
     >>> picture.startswith("<svg"), "rounds of communication" in picture
     (True, True)
     """
-    if axis not in AXES:
-        raise ConfigError(f"axis = {axis!r} is not known; {propose(axis, AXES)}")
-    about, kept = AXES[axis], _drawable(series)
+    if axis not in COST_AXES:
+        raise ConfigError(f"axis = {axis!r} is not known; {propose(axis, COST_AXES)}")
+    about, kept = COST_AXES[axis], _drawable(series)
     costs = [x for points in kept.values() for x, _, _ in points]
     logarithmic = wide(costs) and (axis != "rounds" or max(costs) > 300)
-    frame = _frame(title, kept, about.name, about.text, logarithmic=logarithmic)
+    frame = _frame(title, kept, about.label, about.text, logarithmic=logarithmic)
     if axis == "rounds" and not logarithmic:
         frame = replace(frame, x_ticks=_whole(frame.x.ticks()))
     places = _places(series)
@@ -109,7 +95,7 @@ def sensitivity(title: str, parameter: str, series: Series, *, logarithmic: bool
     kept = _drawable(series)
     if logarithmic and any(x < 0 for points in kept.values() for x, _, _ in points):
         raise ConfigError(f"{parameter}: a negative value has no place on a logarithmic axis")
-    frame = _frame(title, kept, parameter, plain, logarithmic=logarithmic)
+    frame = _frame(title, kept, parameter, compact, logarithmic=logarithmic)
     values = sorted({x for points in kept.values() for x, _, _ in points})
     if 1 < len(values) <= 7 and not logarithmic:
         frame = replace(frame, x_ticks=values)  # a parameter is known by the values tried
@@ -174,7 +160,7 @@ def _frame(title: str, kept: Series, x_name: str, x_text: Written, *, logarithmi
         width=WIDTH,
         height=height,
         x_text=x_text,
-        y_text=percent,
+        y_text=percent_tick,
         x_ticks=None if points else (),
     )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fedgram.report.charts.axes import Scale, Written, plain
+from fedgram.report.charts.axes import Scale, Written
 from fedgram.report.charts.palette import color_class, marker, style
 from fedgram.report.markup import Markup, number, tag
+from fedgram.runtime.text import compact
 
 LETTER = 7.2  # width of a letter at 12 px in a wide font
 LONGEST = 24
@@ -63,8 +64,8 @@ class Frame:
     y_name: str
     width: float
     height: float
-    x_text: Written = plain
-    y_text: Written = plain
+    x_text: Written = compact
+    y_text: Written = compact
     x_ticks: Sequence[float] | None = None
 
     def draw(self, *content: str | Iterable[str]) -> str:
