@@ -5,7 +5,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from fedgram.experiments.runner import ScoringSchedule, run
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Site
 from fedgram.federation.federated_dataset import FederatedDataset, federate
-from fedgram.federation.method import create_method, find_method, names
+from fedgram.federation.method import Method, create_method, find_method, names
 from fedgram.federation.scoring import Metrics
 from fedgram.models.linear import Linear
 
@@ -181,16 +181,16 @@ def test_a_federation_without_any_test_samples_gives_json_that_every_parser_read
 ROUNDS = '''
 from dataclasses import dataclass
 
-from fedgram.models.linear import Linear
-from fedgram.core.statistics import Statistics
+from fedgram import Linear, Method, Statistics, step
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rounds:
+class Rounds(Method[Linear]):
     """More ridge in each round; every second ask counts a client twice."""
 
     rounds: int = 3
 
+    @step
     def statistics(self, client, shared):
         client.state["asked"] = client.state.get("asked", 0) + 1
         own = Statistics.of(client.samples.features, client.samples.labels)
@@ -261,7 +261,7 @@ CLASSES = ("a", "b", "c")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guessing:
+class Guessing(Method[Any]):
     """In each round everybody guesses one class, whatever the features."""
 
     keeps_valid: ClassVar[bool] = True

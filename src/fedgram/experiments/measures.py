@@ -45,7 +45,7 @@ class Quantity:
         Examples
         --------
         >>> ACCURACIES["global_test"].header, ACCURACIES["balanced"].header
-        ('global\\ntest', 'bal.\\nacc.')
+        ('global\ntest', 'bal.\nacc.')
         """
         return (self.abbreviated or self.short).replace(" ", "\n", 1)
 

@@ -29,11 +29,11 @@ METHOD = '''
 import os, sys, time
 from dataclasses import dataclass
 from pathlib import Path
-from fedgram.models.linear import Linear
+from fedgram import Linear, Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mine:
+class Mine(Method[Linear]):
     """A method of one's own.
 
     Parameters
@@ -46,6 +46,9 @@ class Mine:
 
     ridge: float = 30.0
     rounds: int = 1
+
+    def number_of_rounds(self):
+        return self.rounds
 
     def fit(self, federation):
         print("a method may print")
