@@ -70,6 +70,7 @@ def test_three_hospitals_end_where_one_table_does(tmp_path):
     assert all((tmp_path / f"{name}.moments").stat().st_size < 1000 for name in ("north", "west"))
 
 
+@pytest.mark.docs
 def test_what_is_told_of_reports_works(tmp_path):
     text = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
     shell("\n".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)), tmp_path)

@@ -64,6 +64,7 @@ def short(name, settings=None, *, search=False):
 def _narrow(monkeypatch):
     """A law holds for any width: the widest lift of `auto` would take minutes."""
     monkeypatch.setattr(auto, "HIGH_WIDTH", 96)
+    monkeypatch.setattr(auto, "WIDEST", 96)
 
 
 def wide(name, width):
@@ -97,8 +98,14 @@ def variants(name):
 
 
 def varied(chosen):
+    """Names and settings as parameters; high effort, only another width, is marked wide."""
     return [
-        pytest.param(name, settings, id="-".join([name, *map(str, settings.values())]))
+        pytest.param(
+            name,
+            settings,
+            id="-".join([name, *map(str, settings.values())]),
+            marks=[pytest.mark.wide] if settings.get("effort") == "high" else [],
+        )
         for name in chosen
         for settings in variants(name)
     ]

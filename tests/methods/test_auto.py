@@ -2,15 +2,12 @@
 
 import functools
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fedgram import Grid, Lift, Statistics, create_method, load_dataset, run
+from fedgram import Grid, Lift, Statistics, create_method, run
 from fedgram.checks import laws
 from fedgram.checks.federations import federated, partitioned, trainable
 from fedgram.cli import main
@@ -348,49 +345,6 @@ def test_it_says_what_is_pooled_with_which_weights(tmp_path):
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "Settings that chose themselves" in page
     assert words in page
-
-
-def fresh(*arguments):
-    """Run a command in a process that knows nothing of this one."""
-    return subprocess.run(
-        [sys.executable, "-m", "fedgram.cli", *map(str, arguments)],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("auto", []),
-        ("prior", []),
-        ("lda", []),
-        ("logistic", []),
-        ("logistic", ["-s", "method.logistic.prior=true"]),
-    ],
-)
-def test_a_fresh_process_gets_a_model_from_the_file(tmp_path, name, settings):
-    folder = tmp_path / "runs"
-    done = CliRunner().invoke(
-        main, ["run", "-m", name, "-s", "data.clients=4", *settings, "--out", str(folder)]
-    )
-    assert done.exit_code == 0, done.output
-    rows = tmp_path / "rows.npz"
-    data = load_dataset("digits")
-    np.savez(rows, x=data.x[:20], y=data.y[:20])
-    shared, model = folder / name / "shared.safetensors", tmp_path / "model.safetensors"
-    done = fresh("personalize", shared, rows, "-o", model)
-    assert done.returncode == 0, done.stderr
-    done = fresh("predict", model, rows)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 21
-    table = [line.split(",") for line in done.stdout.splitlines()[1:]]
-    if name == "auto":
-        assert isinstance(codec.load(model), LogLinear)
-        numbers = np.array([[float(cell) for cell in line[-10:]] for line in table])
-        np.testing.assert_allclose(numbers.sum(axis=1), 1, atol=1e-3)
 
 
 # Settings, and clients that are not like others
