@@ -52,11 +52,11 @@ class FedAS(GradientMethod):
 
     @batched_step
     def update(self, client: Client, model: RoundModel) -> Descents[Weighted]:
-        rows, base = self.rows(client, model), model.to_dict.base
+        rows, base = self.rows(client, model), model.mlp.base
         theta = self._aligned(client, model, rows, client.rng)
         yield from self.descend(client, model, theta, rows)
         save_state(client, model, own=theta)
-        parts = self._fisher_trace(model, theta, rows) / model.to_dict.width * _WEIGHT_STEPS
+        parts = self._fisher_trace(model, theta, rows) / model.mlp.width * _WEIGHT_STEPS
         weight = int(np.clip(parts, 1, model.more["most"]))
         return self.weighted(theta[:base], weight, theta[base:])
 
@@ -66,14 +66,14 @@ class FedAS(GradientMethod):
         if "own" in kept:
             return model.at(kept["own"]).network
         rows, theta = self.rows(client, model), with_head(model, None)
-        self.descent(model)(model.to_dict, theta, rows, deterministic_rng(client, model))
+        self.descent(model)(model.mlp, theta, rows, deterministic_rng(client, model))
         return model.at(theta).network
 
     def _aligned(
         self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
     ) -> Array:
         """Return the shared layer, drawn to the client's class means, under the client's head."""
-        shape = model.to_dict
+        shape = model.mlp
         own: Array = load_state(client, model).get("own", with_head(model, None))
         theta = with_head(model, own[shape.base :])
         if not shape.hidden:
@@ -98,7 +98,7 @@ class FedAS(GradientMethod):
         parts = [rows.take(order[at : at + size]) for at in range(0, len(rows), size)]
         with ignore_overflow():
             squares = [
-                float(np.sum(gradient(model.to_dict, theta, part) ** 2, dtype=np.float64))
+                float(np.sum(gradient(model.mlp, theta, part) ** 2, dtype=np.float64))
                 for part in parts
             ]
         trace = sum(squares)

@@ -89,7 +89,7 @@ class FedDBE(GradientMethod):
         self, model: RoundModel, theta: Array, batch: TrainingRows, shift: Array, running: Array
     ) -> Array:
         """Change parameters and shift in place; return the new running mean."""
-        shape, everybody = model.to_dict, model.more["mean"]
+        shape, everybody = model.mlp, model.more["mean"]
         head = shape.layers(theta)[-1]
         seen = _seen(model, theta, batch)
         residual = cross_entropy_grad(matmul(seen, head, 1.0) + shift @ head, batch.codes)
@@ -109,5 +109,5 @@ class FedDBE(GradientMethod):
 
 def _seen(model: RoundModel, theta: Array, rows: TrainingRows) -> Array:
     """Return what the head sees, in real units."""
-    seen = model.to_dict.represent(theta, rows)
-    return seen if model.to_dict.hidden else seen * seen.dtype.type(rows.unit)
+    seen = model.mlp.represent(theta, rows)
+    return seen if model.mlp.hidden else seen * seen.dtype.type(rows.unit)

@@ -69,7 +69,7 @@ class FedPCL(GradientMethod):
         """Return the model with the prototypes that the clients answer."""
         dtype = model.theta.dtype
         known = model.more.get("prototypes", np.zeros(0, dtype))
-        asked = self.asked(federation)
+        asked = self.participants(federation)
         if federation.private or not self.peers:
             total, peers = federation.sum(step, model, clients=asked), []
         else:
@@ -106,7 +106,7 @@ class FedPCL(GradientMethod):
         # The length of a projected sample does not change which prototype it is most like.
         with ignore_overflow():
             weights = matmul(projection, prototypes.T.astype(projection.dtype), 1.0)
-        linear = replace(model.to_dict, hidden=0)
+        linear = replace(model.mlp, hidden=0)
         network = replace(model.network, theta=weights.reshape(-1), shape=linear)
         return ClassMasked(model=network, allowed=self._sets(model, known.weight)[:, 0] > 0)
 
@@ -115,10 +115,10 @@ class FedPCL(GradientMethod):
         kept = load_state(client, model).get("projection")
         if kept is not None:
             return np.array(kept)
-        return model.to_dict.layers(model.to_dict.start(model.theta.dtype))[0]
+        return model.mlp.layers(model.mlp.start(model.theta.dtype))[0]
 
     def _prototypes(self, model: RoundModel, projection: Array, rows: TrainingRows) -> Weighted:
-        onehot = np.zeros((model.to_dict.classes, len(rows)), projection.dtype)
+        onehot = np.zeros((model.mlp.classes, len(rows)), projection.dtype)
         onehot[rows.codes, np.arange(len(rows))] = 1
         with ignore_overflow():
             inside, _ = _projected(projection, rows)
@@ -128,7 +128,7 @@ class FedPCL(GradientMethod):
         return self.weighted(means.reshape(-1), np.repeat((counts > 0) * 1, self.hidden))
 
     def _sets(self, model: RoundModel, flat: Array) -> Array:
-        return flat.reshape(model.to_dict.classes, self.hidden)
+        return flat.reshape(model.mlp.classes, self.hidden)
 
     def _trained(
         self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
