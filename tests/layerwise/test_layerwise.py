@@ -169,7 +169,7 @@ def test_what_comes_out_does_not_depend_on_the_batch(text, monkeypatch):
     features = digits().features.take(slice(0, 40))
     stack = solved(digits().take(slice(0, 99)), LayerwiseSolver(layers=text))
     whole = stack(features).values
-    monkeypatch.setattr(LayerStack, "affordable", lambda _: 3)
+    monkeypatch.setattr(LayerStack, "batch_size", lambda _: 3)
     assert np.array_equal(stack(features).values, whole)
     assert stack(features.take(slice(0, 0))).values.shape == (0, stack.maps.size + 1)
 
@@ -188,7 +188,7 @@ def test_the_head_sees_the_means_of_every_layers_cells(cells, monkeypatch):
     assert np.array_equal(found[:, :-1], np.hstack(wanted))
     assert found.shape[1] == stack.maps.size + 1 == stack.space.width
     assert stack.space != plain.space
-    monkeypatch.setattr(LayerStack, "affordable", lambda _: 3)
+    monkeypatch.setattr(LayerStack, "batch_size", lambda _: 3)
     assert np.array_equal(stack(replace(samples.features, cache=None)).values, found)
 
 

@@ -50,7 +50,7 @@ def fedacnnl(settings, **plan):
 def test_every_layers_total_is_the_same_for_any_partition_and_batch(settings, monkeypatch):
     found = []
     for partition, clients, batch in (("iid", 1, 500), ("dirichlet", 7, 3), ("classes", 20, 64)):
-        monkeypatch.setattr(LayerStack, "affordable", lambda _, batch=batch: batch)
+        monkeypatch.setattr(LayerStack, "batch_size", lambda _, batch=batch: batch)
         monkeypatch.setattr(solver, "batch_size", lambda *_, batch=batch: batch + 1)
         result = fedacnnl(settings, partition=partition, clients=clients)
         found.append((*result.shared.origins, result.model_digest))

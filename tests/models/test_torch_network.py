@@ -320,8 +320,8 @@ def test_pixels_that_know_their_shape_need_no_image():
     ("settings", "words"),
     [
         ({"layers": "conv 3"}, "expected .conv 32 5x5"),
-        ({"layers": SMALL, "hidden": 4}, "hidden = 4: use one of them"),
-        ({"layers": " "}, "use one of them"),
+        ({"layers": SMALL, "hidden": 4}, "hidden = 4: use one of the two settings"),
+        ({"layers": " "}, "use one of the two settings"),
     ],
 )
 def test_wrong_layers_are_refused(settings, words):
@@ -331,7 +331,7 @@ def test_wrong_layers_are_refused(settings, words):
 
 @pytest.mark.parametrize("name", ["fedas", "feddbe", "fedpcl"])
 def test_methods_of_one_hidden_layer_say_so(name):
-    with pytest.raises(ConfigError, match="has one at most; use hidden"):
+    with pytest.raises(ConfigError, match="supports at most one hidden layer"):
         create_method(name, {"layers": "mlp"})
 
 

@@ -358,17 +358,17 @@ def larger(sums):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (changed("products", (0, 3, 4), 1), "do not add up to zero"),
-        (changed("products", (0, 0, 0), -(2**62)), "do not add up to zero"),
-        (larger, "larger than the number of samples allows"),
-        (changed("loss", 0, -(2**60)), "below zero"),
-        (changed("base_loss", 0, -(2**60)), "below zero"),
-        (changed("out_loss", 0, -(2**60)), "below zero"),
-        (changed("count", 0, -(10**6)), "below zero"),
-        (changed("out_count", 0, -(10**6)), "below zero"),
-        (changed("out_correct", 0, 10**6), "more right than there"),
-        (changed("count", 0, 2**55), "room for the other sites"),
-        (changed("loss", 0, 2**62), "room for the other sites"),
+        (changed("products", (0, 3, 4), 1), "sum to zero over classes"),
+        (changed("products", (0, 0, 0), -(2**62)), "sum to zero over classes"),
+        (larger, "too large for the number of samples"),
+        (changed("loss", 0, -(2**60)), ">= 0, and correct"),
+        (changed("base_loss", 0, -(2**60)), ">= 0, and correct"),
+        (changed("out_loss", 0, -(2**60)), ">= 0, and correct"),
+        (changed("count", 0, -(10**6)), ">= 0, and correct"),
+        (changed("out_count", 0, -(10**6)), ">= 0, and correct"),
+        (changed("out_correct", 0, 10**6), "correct <= count"),
+        (changed("count", 0, 2**55), "may overflow"),
+        (changed("loss", 0, 2**62), "may overflow"),
     ],
 )
 def test_sums_that_no_client_could_send_are_refused(change, words):
@@ -380,7 +380,7 @@ def test_sums_that_no_client_could_send_are_refused(change, words):
 def test_room_is_shared_among_sites():
     sums = changed("loss", 0, 2**58)(asked(digits()).sums(digits()))
     sums.validate(2)
-    with pytest.raises(DataError, match="room for the other sites"):
+    with pytest.raises(DataError, match="may overflow"):
         sums.validate(100)
 
 

@@ -59,7 +59,7 @@ def tasks(sizes, *, batch, epochs, strength, drifting, dtype):
 )
 def test_no_bit_depends_on_who_descends_beside(sizes, **options):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(descent, "spans", lambda *_: True)
+        patch.setattr(descent, "dual_is_cheaper", lambda *_: True)
         alone, beside = tasks(sizes, **options), tasks(sizes, **options)
         for task in alone:
             run_batched([task])
@@ -79,7 +79,7 @@ def test_whoever_diverges_changes_nobody_else():
         task.theta[:] *= 1e4
     run_batched([calm[1]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(descent, "spans", lambda *_: True)
+        patch.setattr(descent, "dual_is_cheaper", lambda *_: True)
         run_batched(wild)
     assert np.abs(wild[0].theta).max() > 1e3
     assert wild[1].theta.tobytes() == calm[1].theta.tobytes()
@@ -87,7 +87,7 @@ def test_whoever_diverges_changes_nobody_else():
 
 def test_tasks_of_all_kinds_are_done(monkeypatch):
     """Only those alike go side by side; masks, hidden layers, other pulls and rates do not."""
-    monkeypatch.setattr(descent, "spans", lambda shape, *_: not shape.hidden)
+    monkeypatch.setattr(descent, "dual_is_cheaper", lambda shape, *_: not shape.hidden)
     deep = MLP(width=40, hidden=3, classes=4)
 
     def made():

@@ -14,7 +14,7 @@ from fedgram.models import mlp
 from fedgram.models.mlp import MLP, TrainingRows
 from fedgram.runtime import flops
 from fedgram.training import descent
-from fedgram.training.descent import SGD, products, spans
+from fedgram.training.descent import SGD, dual_is_cheaper, products
 
 SHAPES = {
     "linear": MLP(width=5, hidden=0, classes=3),
@@ -99,7 +99,9 @@ def test_a_descent_that_diverges_does_so_in_silence(shape):
 
 
 def test_which_shapes_are_descended_in_the_span_of_the_samples():
-    found = {n: spans(shape, some_rows(shape, 11), 3, None) for n, shape in SHAPES.items()}
+    found = {
+        n: dual_is_cheaper(shape, some_rows(shape, 11), 3, None) for n, shape in SHAPES.items()
+    }
     assert found == {"linear": False, "hidden": False, "spanned": True}
 
 
@@ -123,7 +125,7 @@ def test_both_ways_end_at_the_same_numbers(width, count, batch, epochs, strength
     found = []
     for spanned in (False, True):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(descent, "spans", lambda *_, spanned=spanned: spanned)
+            patch.setattr(descent, "dual_is_cheaper", lambda *_, spanned=spanned: spanned)
             theta = some_theta(shape)
             SGD(rate=0.2, epochs=epochs, batch=batch)(
                 shape, theta, rows, np.random.default_rng(seed), **extra
@@ -144,14 +146,14 @@ def test_the_span_is_taken_only_where_it_saves_operations(gridded, part):
         counted = {}
         for spanned in (False, True):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(descent, "spans", lambda *_, spanned=spanned: spanned)
+                patch.setattr(descent, "dual_is_cheaper", lambda *_, spanned=spanned: spanned)
                 before = flops.total()
                 for _ in range(descent._CALLS):
                     SGD(rate=0.1, epochs=epochs, batch=5)(
                         shape, some_theta(shape), rows, np.random.default_rng(0)
                     )
                 counted[spanned] = flops.total() - before
-        assert spans(shape, rows, epochs, None) == (counted[True] < counted[False])
+        assert dual_is_cheaper(shape, rows, epochs, None) == (counted[True] < counted[False])
         taken.add(counted[True] < counted[False])
     assert taken == {False, True}
 

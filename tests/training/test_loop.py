@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedgram import Client, Features, InProcess, Labels, Samples, Site, Space
-from fedgram.checks.federations import partitioned, poisoned
+from fedgram.checks.federations import partitioned, with_random_test_data
 from fedgram.core import codec
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.experiments.runner import run
@@ -88,7 +88,7 @@ def test_bytes_are_those_of_the_floats_that_are_averaged(gridded, dealt, method,
 
 def test_a_client_without_training_samples_is_refused_by_name(sites):
     empty = dataclasses.replace(sites[2], train=sites[2].train.take([]))
-    with pytest.raises(DataError, match="client client 002: there are no training samples"):
+    with pytest.raises(DataError, match="client client 002: no training samples"):
         fitted(FedAvg(rate=0.1, **SHORT), [*sites[:2], empty])
 
 
@@ -109,7 +109,7 @@ def asked(method, sites, seed, rounds=6):
     federation = InProcess(sites, seed=seed)
     found = []
     for _ in range(rounds):
-        found.append(tuple(method.asked(federation) or federation.clients))
+        found.append(tuple(method.participants(federation) or federation.clients))
         list(federation.gather(lambda client, _: client.id, clients=found[-1]))
     assert [ask.clients for ask in federation.asks] == [len(some) for some in found]
     return found
@@ -389,10 +389,10 @@ def test_a_pilot_ends_its_epochs_with_a_batch_as_small_as_in_training():
     sites = large(16 * 40 + 1)
     method, client = FedAvg(batch=40), Client(id="a", train=sites[0].train, valid=sites[0].valid)
     model, _ = fitted(FedAvg(rate=0.1, **SHORT), sites)
-    train, left_out = method._parts(client, dataclasses.replace(model, pilot=True))
+    train, left_out = method._train_and_valid(client, dataclasses.replace(model, pilot=True))
     assert len(train) % 40 == len(client.train) % 40 == 1
     assert len(left_out) == 80
-    assert len(method._parts(client, model)[0]) == len(client.train)
+    assert len(method._train_and_valid(client, model)[0]) == len(client.train)
 
 
 def test_a_rate_with_too_large_steps_is_refused():
@@ -407,7 +407,7 @@ def test_a_rate_with_too_large_steps_is_refused():
 def test_test_samples_have_no_say_in_the_rate():
     honest = partitioned(clients=4, valid_fraction=0.2)
     method = FedAvg(rounds=1, epochs=1, pilot=1)
-    one, other = (run(method, everybody) for everybody in (honest, poisoned(honest)))
+    one, other = (run(method, everybody) for everybody in (honest, with_random_test_data(honest)))
     assert one.shared.rate == other.shared.rate
     assert one.model_digest == other.model_digest
 
@@ -424,7 +424,7 @@ class Watched(FedAvg):
         return super().update(client, model)
 
     def judge(self, client, model):
-        _, samples = self._parts(client, model)
+        _, samples = self._train_and_valid(client, model)
         values = samples.features.values.astype(np.float32)
         self.seen.append((model.pilot, client.id, "judge", {row.tobytes() for row in values}))
         return super().judge(client, model)
@@ -464,7 +464,7 @@ def test_a_client_of_one_sample_trains_on_it_in_pilots_too(sites):
     model, _ = fitted(FedAvg(**SHORT), [lone])
     assert np.any(model.theta)
     assert model.rate == 0.1  # nothing to judge by
-    assert model.search.to_dict()["reason"] == "no samples were left out to judge by"
+    assert model.search.to_dict()["reason"] == "no held-out samples"
     json.dumps(model.search.to_dict(), allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""The laws every method keeps, public, so that third parties run them on their own methods."""
+"""Invariants of methods ("laws") as public checks, for methods of third parties too."""
 
 from fedgram.checks.laws import LAWS, Finding, check
 

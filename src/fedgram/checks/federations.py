@@ -1,4 +1,4 @@
-"""Small federations of the embedded digits on which laws are tried."""
+"""Small federations of the embedded digits, on which methods are checked."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from fedgram.federation.step import Reply, Step
 
 @functools.cache
 def digits() -> Samples:
-    """Return all digits on the grid."""
+    """Return all digits, quantized."""
     data = load_dataset("digits")
     return Samples(Grid()(data.x), Labels(data.y, data.classes))
 
 
 def partitioned(**plan: Any) -> FederatedDataset:
-    """Return the digits dealt to clients, eight unless said otherwise."""
+    """Return the digits partitioned over clients; eight clients by default."""
     return federate(load_dataset("digits"), PartitionPlan(**{"clients": 8, **plan}))
 
 
 def trainable() -> Samples:
-    """Return the digits that `federated` does not test on."""
+    """Return the digits that are not in the test set of `federated`."""
     return digits().take(np.flatnonzero(np.arange(len(digits())) % 5))
 
 
 def federated(parts: Mapping[str, Samples], holdout: Iterable[str] = ()) -> FederatedDataset:
-    """Return sites with these training samples; a fifth of the digits is everybody's test set."""
+    """Return sites with these training samples; the test set of all is a fifth of the digits."""
     test = digits().take(slice(0, None, 5))
-    held = set(holdout)
+    held_out = set(holdout)
     built = [
         Site(id=name, train=train, valid=test.take([]), test=test) for name, train in parts.items()
     ]
     return FederatedDataset(
-        members=[site for site in built if site.id not in held],
-        holdout=[site for site in built if site.id in held],
+        members=[site for site in built if site.id not in held_out],
+        holdout=[site for site in built if site.id in held_out],
         test=test,
     )
 
 
-def poisoned(everybody: FederatedDataset) -> FederatedDataset:
-    """Return the same federation with other test features and other test labels."""
+def with_random_test_data(federation: FederatedDataset) -> FederatedDataset:
+    """Return the same federation with random test features and wrong test labels."""
     rng = np.random.default_rng(0)
 
-    def spoiled(samples: Samples) -> Samples:
+    def randomized(samples: Samples) -> Samples:
         space, labels = samples.features.space, samples.labels
         values = rng.integers(-space.bound, space.bound + 1, samples.features.values.shape)
         values = values.astype(samples.features.values.dtype)
@@ -66,15 +66,15 @@ def poisoned(everybody: FederatedDataset) -> FederatedDataset:
         return Samples(Features(values, space), Labels(codes, labels.classes))
 
     members, holdout = (
-        [replace(site, test=spoiled(site.test)) for site in group]
-        for group in (everybody.members, everybody.holdout)
+        [replace(site, test=randomized(site.test)) for site in group]
+        for group in (federation.members, federation.holdout)
     )
     test = concatenate([site.test for site in (*members, *holdout)])
     return FederatedDataset(members=members, holdout=holdout, test=test)
 
 
-class Backwards:
-    """A federation whose replies come in the opposite order."""
+class ReversedReplies:
+    """A federation whose replies arrive in the opposite order."""
 
     def __init__(self, engine: InProcess) -> None:
         self._engine = engine
@@ -94,10 +94,32 @@ class Backwards:
     def gather(
         self, step: Step[Reply], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Iterator[tuple[str, Reply]]:
+        """Yield the replies in the opposite order.
+
+        Parameters
+        ----------
+        step
+            The step to run at the clients.
+        broadcast
+            Argument of the step.
+        clients
+            Names of the clients; all by default.
+        """
         return reversed(list(self._engine.gather(step, broadcast, clients=clients)))
 
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Total:
+        """Return the sum of the replies, added in the opposite order.
+
+        Parameters
+        ----------
+        step
+            The step to run at the clients.
+        broadcast
+            Argument of the step.
+        clients
+            Names of the clients; all by default.
+        """
         replies = (reply for _, reply in self.gather(step, broadcast, clients=clients))
         return functools.reduce(operator.add, replies)

@@ -1,6 +1,7 @@
-"""What every method must keep, each law a function that raises where it is broken.
+"""Invariants of methods ("laws"): each law is a function that raises `LawError` if broken.
 
-Laws for methods solved from sums apply where what is shared knows the totals it stands on.
+Some laws apply only to closed-form methods: those whose shared value has a provenance, the digest
+of the totals.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from fedgram.checks.federations import (
-    Backwards,
+    ReversedReplies,
     federated,
     partitioned,
-    poisoned,
     trainable,
+    with_random_test_data,
 )
 from fedgram.core import codec
 from fedgram.core.shared import provenance
@@ -35,7 +36,7 @@ REPARTITIONS = tuple((p, k) for p in ("iid", "dirichlet", "shards") for k in (1,
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What came of one law: "kept", "broken" or "does not apply"."""
+    """The result of one law: "kept", "broken" or "does not apply"."""
 
     law: str
     outcome: str
@@ -43,7 +44,7 @@ class Finding:
 
 
 def check(method: Method[Any]) -> Iterator[Finding]:
-    """Try every law on a method.
+    """Check every law on a method.
 
     Examples
     --------
@@ -61,7 +62,7 @@ def check(method: Method[Any]) -> Iterator[Finding]:
             if law in SOLVED_LAWS and not solved:
                 yield Finding(law=name, outcome="does not apply")
                 continue
-            # A search for a rate takes most of the time, and is where test data could come in.
+            # The search for a rate takes most of the time, and could use test data by mistake.
             law(whole.shortened() if law is test_data_do_not_matter else method)
         except Exception as error:
             first = str(error).split("\n", 1)[0]
@@ -72,52 +73,53 @@ def check(method: Method[Any]) -> Iterator[Finding]:
 
 
 def stands_on_totals(method: Method[Any]) -> bool:
-    """Whether what is shared was solved from a sum and knows it, so that its digest is promised.
+    """Whether the shared value has a provenance: its digest is independent of the partition.
 
-    Settings chosen by leaving samples out depend on who has which.
+    This is not so if settings are selected by leave-one-out, which depends on the partition.
     """
     shared = run(method.shortened(search=False), partitioned(clients=3)).shared
-    knows = shared is not None and provenance(shared) != codec.digest(shared)
-    chosen = tuned_settings(shared)
-    return knows and (chosen is None or chosen.invariant)
+    has_provenance = shared is not None and provenance(shared) != codec.digest(shared)
+    tuned = tuned_settings(shared)
+    return has_provenance and (tuned is None or tuned.invariant)
 
 
 def same_seed_same_bytes(method: Method[Any]) -> None:
-    """Two runs of the same method in one process end with the same bytes."""
+    """Two runs of the same method in one process give the same bytes."""
     _demand(
         _outcome(method, partitioned()) == _outcome(method, partitioned()), "a second run differs"
     )
 
 
 def order_of_clients_and_number_of_workers_do_not_matter(method: Method[Any]) -> None:
-    """The order in which sites are given, and how many compute at a time, change nothing."""
-    expected, turned = _outcome(method, partitioned()), partitioned()
-    turned = replace(turned, members=turned.members[3:] + turned.members[2::-1])
+    """The order of the sites and the number of workers change no bit."""
+    expected, reordered = _outcome(method, partitioned()), partitioned()
+    reordered = replace(reordered, members=reordered.members[3:] + reordered.members[2::-1])
     for workers in (1, 2, 3):
-        same = _outcome(method, turned, workers=workers) == expected
+        same = _outcome(method, reordered, workers=workers) == expected
         _demand(same, f"another order with {workers} workers differs")
 
 
 def personalizing_changes_nothing(method: Method[Any]) -> None:
-    """Personalizing leaves state and what is shared alone, and can be repeated."""
-    everybody = partitioned()
-    engine = InProcess(everybody.members)
+    """Personalizing changes neither state nor shared value, and is repeatable."""
+    federation = partitioned()
+    engine = InProcess(federation.members)
     *_, shared = method.fit(engine)
 
-    def kept() -> str:
-        return codec.digest([shared, [dict(site.state) for site in everybody.members]])
+    def state_digest() -> str:
+        return codec.digest([shared, [dict(site.state) for site in federation.members]])
 
-    before = kept()
+    before = state_digest()
     first, again = _personal(method, engine, shared), _personal(method, engine, shared)
-    _demand(kept() == before, "personalize changed the client's state or what is shared")
+    unchanged = state_digest() == before
+    _demand(unchanged, "personalize changed the client's state or the shared value")
     _demand(first == again, "personalizing again gives another model")
 
 
 def test_data_do_not_matter(method: Method[Any]) -> None:
-    """Other test samples change neither what is shared nor any model."""
-    honest = partitioned(holdout_clients=2)
-    same = _outcome(method, poisoned(honest)) == _outcome(method, honest)
-    _demand(same, "other test data give other models: the method has seen them")
+    """Other test samples change neither the shared value nor any model."""
+    original = partitioned(holdout_clients=2)
+    same = _outcome(method, with_random_test_data(original)) == _outcome(method, original)
+    _demand(same, "other test data give other models: the method uses test data")
 
 
 def tiny_and_one_sided_clients_work(method: Method[Any]) -> None:
@@ -134,7 +136,7 @@ def tiny_and_one_sided_clients_work(method: Method[Any]) -> None:
 
 
 def late_clients_get_a_model_and_change_nobody_elses(method: Method[Any]) -> None:
-    """A client that was not in training, with empty state, works and leaves the others alone."""
+    """A client without training and state gets a model, and changes no other model."""
     everything = trainable()
     parts = {name: everything.take(slice(k, None, 4)) for k, name in enumerate("abcd")}
     late = run(method, federated(parts, holdout="d"))
@@ -152,7 +154,7 @@ def parameters_are_frozen(method: Method[Any]) -> None:
     keywords = all(field.kw_only for field in fields(kind))  # type: ignore[arg-type]
     _demand(keywords, "the method's parameters are not keyword-only")
     doc = inspect.getdoc(kind) or ""
-    # A dataclass without a docstring is given its signature for one.
+    # The docstring of a dataclass without one is its signature.
     _demand(bool(doc) and not doc.startswith(f"{kind.__name__}("), "the method has no docstring")
 
 
@@ -165,7 +167,7 @@ def steps_are_declared(method: Method[Any]) -> None:
 
 
 def any_partition_gives_the_same_totals(method: Method[Any]) -> None:
-    """However the same samples are spread, the shared digest is the same."""
+    """The shared digest does not depend on the partition of the same samples."""
     found = {
         run(method, partitioned(partition=partition, clients=clients)).shared_digest
         for partition, clients in REPARTITIONS
@@ -174,11 +176,11 @@ def any_partition_gives_the_same_totals(method: Method[Any]) -> None:
 
 
 def order_of_replies_does_not_matter(method: Method[Any]) -> None:
-    """Replies that come in the opposite order change nothing."""
+    """Replies in the opposite order change no bit."""
     outcomes = []
     for backwards in (False, True):
         engine = InProcess(partitioned().members)
-        *_, shared = method.fit(Backwards(engine) if backwards else engine)
+        *_, shared = method.fit(ReversedReplies(engine) if backwards else engine)
         outcomes.append((provenance(shared), _personal(method, engine, shared)))
     _demand(outcomes[0] == outcomes[1], "the opposite order of replies differs")
 
@@ -191,7 +193,7 @@ def rest_may_be_spread_in_any_way(method: Method[Any]) -> None:
     found = set()
     for parts in ([rest], [rest[k::6] for k in range(6)], np.array_split(by_class, 4)):
         others = {f"other{k}": everything.take(part) for k, part in enumerate(parts)}
-        # Among the others' names the fixed client comes now first, now last.
+        # In the order of names the fixed client is sometimes the first, sometimes the last.
         me = "me" if len(parts) % 2 else "you"
         found.add(codec.digest(run(method, federated({**others, me: own})).models[me]))
     _demand(len(found) == 1, f"{len(found)} different models of a client whose own data are fixed")
@@ -215,9 +217,9 @@ LAWS: tuple[Callable[[Method[Any]], None], ...] = (
 )
 
 
-def _outcome(method: Method[Any], everybody: FederatedDataset, **options: Any) -> Any:
-    """Return all bytes that a run ends with, as digests."""
-    result = run(method, everybody, **options)
+def _outcome(method: Method[Any], federation: FederatedDataset, **options: Any) -> Any:
+    """Return the digests of the shared value and of all models after a run."""
+    result = run(method, federation, **options)
     models = {client: codec.digest(model) for client, model in result.models.items()}
     return result.shared_digest, result.model_digest, models
 

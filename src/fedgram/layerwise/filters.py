@@ -1,4 +1,4 @@
-"""Filters of a layer from the summed statistics of its patches, in closed form."""
+"""Filters of a layer in closed form: principal axes or ridge regression of its input patches."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from fedgram.runtime.threads import single_threaded_blas
 FilterKind = Literal["principal", "position", "shared", "backward", "random", "none"]
 Scaling = Literal["length", "rms", "whitened"]
 LABELED: tuple[FilterKind, ...] = ("position", "shared", "backward")
-LARGEST = 2**11 - 1  # of a filter's integers: 12 bits with the sign
-FLOOR = 0.01  # of the mean variance of a patch's entries: less than this is taken for noise
+LARGEST = 2**11 - 1  # largest integer of a filter: 12 bits with the sign
+FLOOR = 0.01  # variance below this fraction of the mean variance of a patch counts as noise
 _WIDEST_SHIFT = 100
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PatchMoments:
-    """Mean and second moments of patches, constant apart, in the units they are stored in."""
+    """Mean and covariance of patches without the constant, in stored units."""
 
     gram: Floats
     count: int
@@ -38,7 +38,7 @@ class PatchMoments:
 
     @classmethod
     def of(cls, total: Statistics) -> PatchMoments:
-        """Read them off a total, whose last feature is the constant."""
+        """Return the moments from a total whose last feature is the constant."""
         if total.count <= 0:
             raise SolveError(f"nothing to solve: the total holds {total.count} samples")
         return cls(
@@ -61,14 +61,14 @@ class PatchMoments:
         return covariance
 
     def rms(self, filters: Floats) -> Floats:
-        """Return the root mean square of what each filter makes of all patches."""
+        """Return the root mean square of the outputs of each filter over all patches."""
         with single_threaded_blas():
             squares = np.einsum("ij,ij->j", filters, self.gram @ filters) / self.count
         rms: Floats = np.sqrt(np.maximum(squares, 0))
         return rms
 
     def centered(self, filters: Floats) -> Floats:
-        """Return the filters with the entry for the constant that makes their mean zero."""
+        """Return the filters with the bias for which the mean output is zero."""
         offset = -(self.mean @ filters) / self.constant
         return np.vstack([filters, offset])
 
@@ -76,7 +76,23 @@ class PatchMoments:
 def solve(
     total: Statistics, layer: Layer, kind: FilterKind, *, ridge: float, scaling: Scaling, seed: int
 ) -> SolvedLayer:
-    """Return the layer with filters of this kind, on the public grid."""
+    """Return the layer with its solved filters, rounded to the public grid.
+
+    Parameters
+    ----------
+    total
+        Statistics of the input patches.
+    layer
+        The layer's description.
+    kind
+        Kind of filters.
+    ridge
+        Ridge of filters that are regressions, per patch.
+    scaling
+        Normalization of the filters.
+    seed
+        Seed of random filters.
+    """
     moments, inputs = PatchMoments.of(total), total.space.width - 1
     if kind in LABELED:
         filters = total.solve(ridge * total.count) * total.space.unit
@@ -90,16 +106,27 @@ def solve(
 
 
 def rounded(filters: Floats, layer: Layer, sizes: Floats, bound: int) -> SolvedLayer:
-    """Return a layer whose filters are divided by `sizes` and put on the public grid.
+    """Return a layer with filters divided by `sizes` and rounded to the public grid.
 
-    Each filter has the largest power of two for which its integers have 12 bits and no sum of its
-    products with integers up to `bound`, in any order, leaves what float32 holds exactly.
+    Each filter is multiplied by the largest power of two with which its integers have at most 12
+    bits and all sums of products with integers up to `bound` are exact in float32.
+
+    Parameters
+    ----------
+    filters
+        Inputs of a patch (with the constant) by channels.
+    layer
+        The layer's description.
+    sizes
+        Divisor of each filter.
+    bound
+        Largest magnitude of an input.
     """
     scaled = filters / sizes
     largest, length = np.abs(scaled).max(axis=0), np.abs(scaled).sum(axis=0)
-    # Rounding adds up to a half to each entry.
+    # Rounding adds at most a half to each entry.
     room = EXACT_UP_TO[FLOAT32] / max(1, bound) - len(scaled) / 2
-    with np.errstate(divide="ignore"):  # a filter of zeros fits with any power
+    with np.errstate(divide="ignore"):  # a filter of zeros allows every power
         fits = np.log2(np.minimum(LARGEST / largest, room / length))
     shifts = np.clip(np.floor(fits), -_WIDEST_SHIFT, _WIDEST_SHIFT).astype(np.int8)
     whole = np.rint(np.ldexp(scaled, shifts.astype(np.int32)))
@@ -111,8 +138,20 @@ def pulled(
 ) -> SolvedLayer:
     """Return a client's own layer: its ridge regression, pulled towards the shared filters.
 
-    Both weights count for each patch. Sizes are the shared ones, so that a strong pull leaves the
-    layer as it is shared.
+    Sizes are those of the shared layer, so that a very strong pull gives the shared layer.
+
+    Parameters
+    ----------
+    own
+        Statistics of the client's input patches.
+    shared
+        The shared layer.
+    layer
+        The layer's description.
+    ridge
+        Weight of the squared norm, per patch.
+    strength
+        Weight of the squared distance to the shared filters.
     """
     unit, weight = own.space.unit, ridge * own.count + strength
     towards = shared.real() * shared.sizes / unit * (strength / weight)
@@ -121,22 +160,22 @@ def pulled(
 
 
 def _sizes(filters: Floats, moments: PatchMoments, scaling: Scaling) -> Floats:
-    """Return what to divide filters by so that their outputs are of about unit size."""
+    """Return divisors of the filters with which the outputs are of about unit size."""
     if scaling == "rms":
         sizes = moments.rms(filters)
     else:
         length = np.sqrt(np.einsum("ij,ij->j", filters[:-1], filters[:-1]))
         squares = moments.rms(filters / np.where(length > 0, length, 1.0)) ** 2
-        kept = np.ones_like(squares)
+        variance = np.ones_like(squares)
         if scaling == "whitened":
-            kept = squares + FLOOR * np.trace(moments.covariance) / (len(filters) - 1)
-            kept = np.where(kept > 0, kept, 1.0)  # patches that are all alike
-        sizes = length * np.sqrt(kept * np.mean(squares / kept))
+            variance = squares + FLOOR * np.trace(moments.covariance) / (len(filters) - 1)
+            variance = np.where(variance > 0, variance, 1.0)  # if all patches are equal
+        sizes = length * np.sqrt(variance * np.mean(squares / variance))
     return np.where(sizes > 0, sizes, 1.0)
 
 
 def _axes(covariance: Floats) -> Floats:
-    """Return the principal axes, that of the largest variance first; their signs are fixed."""
+    """Return the principal axes by decreasing variance, with deterministic signs."""
     width = len(covariance)
     flops.add(9 * width**3)
     with single_threaded_blas():
@@ -147,6 +186,6 @@ def _axes(covariance: Floats) -> Floats:
 
 
 def _both_signs(axes: Floats, random: Floats) -> Floats:
-    """Return the leading axes with both signs; where there are too few, random filters too."""
+    """Return the leading axes with both signs, then random filters if there are too few axes."""
     pairs = np.stack([axes, -axes], axis=2).reshape(len(axes), -1)
     return np.hstack([pairs, random])[:, : random.shape[1]]

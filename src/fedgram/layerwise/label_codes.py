@@ -1,4 +1,4 @@
-"""Targets of hidden layers: a public code for each class, at each place of a layer's output."""
+"""Targets of hidden layers: a public code for each class and each output position of a layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedgram.layerwise.filters import FilterKind
 from fedgram.models.architecture import Conv, Layer, MapShape
 from fedgram.runtime.threads import single_threaded_blas
 
-_LARGEST, _RMS = 127, 42  # of a code's integers: at most, and about
+_LARGEST, _RMS = 127, 42  # of the integers of a code
 
 
 def table(
@@ -24,15 +24,31 @@ def table(
     index: int,
     seed: int,
 ) -> Array:
-    """Return the codes for one layer, classes by places by channels, as small integers.
+    """Return the codes for one layer, classes by positions by channels, as small integers.
 
-    Codes go with the names of the classes in alphabetical order, so that it does not matter in
-    which order a site lists them.
+    Codes are assigned to the sorted class names, so that the order of a site's class list does not
+    matter.
 
-    - position: every place has its own code of +1 and -1 for each class;
-    - shared: all places have the same one, so the filters span no more than the classes;
-    - backward: what the layers above, with random filters, would need to answer with the class
-      (Toh 2018; ZORB 2020), so that neighboring places and layers agree.
+    - position: a random code of +1 and -1 for each class and position;
+    - shared: one random code per class for all positions, so the filters have at most the rank of
+      the number of classes;
+    - backward: the inputs for which the layers above, with random filters, output the class
+      (Toh 2018; ZORB 2020).
+
+    Parameters
+    ----------
+    kind
+        Kind of filters: position, shared or backward.
+    classes
+        The class list.
+    layers
+        All hidden layers.
+    shapes
+        Input shapes of all layers and the head.
+    index
+        Index of the layer.
+    seed
+        Public seed.
     """
     out, count = layers[index].filtered(shapes[index]), len(classes)
     if kind == "backward":
@@ -47,17 +63,17 @@ def table(
 
 
 def codes_seed(seed: int, index: int) -> int:
-    """Return the seed of a layer's codes; that of its random filters is one more."""
+    """Return the seed of a layer's codes; the seed of its random filters is larger by one."""
     return (seed << 16) + 2 * index
 
 
 def _backward(
     count: int, layers: Sequence[Layer], shapes: Sequence[MapShape], index: int, seed: int
 ) -> Array:
-    """Pull the classes back through random layers: at each by the pseudo-inverse of its filters.
+    """Return the classes pulled back through random layers by pseudo-inverses of the filters.
 
-    A pooled value is wanted at every place that it was pooled from, and the activation is taken
-    for the identity, which relu is where it answers at all.
+    The target of a pooled value is the target of every position in the pooled square. The
+    activation is replaced by the identity, which equals relu for positive inputs.
     """
     last = shapes[-1]
     random = signs_of(last.size, count, codes_seed(seed, len(layers)) + 1)
@@ -89,7 +105,7 @@ def _unpooled(wanted: Floats, layer: Layer, out: MapShape) -> Floats:
 
 
 def _overlapped(rows: Floats, layer: Layer, maps: MapShape) -> Floats:
-    """Put patches back in their places; where they overlap, take the mean."""
+    """Return maps from patches; overlapping entries are averaged."""
     if not isinstance(layer, Conv):
         return rows.reshape(len(rows), *_axes(maps))
     edge, step, size = layer.padding, layer.stride, layer.kernel

@@ -1,9 +1,9 @@
-"""Patches of maps, and their exact sums, in memory that does not grow with the samples.
+"""Patches of feature maps (im2col) and their exact sums, in bounded memory.
 
-Maps are integers on the grid, samples by height by width by channels. A patch is what a filter
-sees at one place, with a constant at its end; a dense layer has one patch, all of the maps. Patches
-are written out for a few samples at a time. How many is nobody's business but the client's: the
-sums are integers, so batches of any size give the same bytes.
+Maps are integers on the grid, samples by height by width by channels. A patch is the input of a
+filter at one position, followed by a constant; a dense layer has one patch, the whole map. Patches
+are computed for a few samples at a time. The sums are integers, so batches of any size give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedgram.features.grid import bias
 from fedgram.models.architecture import Conv, Layer, MapShape
 from fedgram.runtime import memory
 
-_SHARE_OF_MEMORY = 32  # of what is free, one part goes into a batch of patches
+_SHARE_OF_MEMORY = 32  # a batch of patches may use 1/32 of the free memory
 
 
 def positions(layer: Layer, maps: MapShape) -> int:
@@ -37,7 +37,16 @@ def positions(layer: Layer, maps: MapShape) -> int:
 
 
 def batch_size(layer: Layer, maps: MapShape, room: int = MOST_BLOCK_ENTRIES) -> int:
-    """Return how many samples at a time fit `room` entries of patches, and the memory there is.
+    """Return the number of samples whose patches fit in `room` entries and in memory.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    maps
+        Its input shape.
+    room
+        Maximum number of entries of all patches.
 
     Examples
     --------
@@ -53,10 +62,23 @@ def batch_size(layer: Layer, maps: MapShape, room: int = MOST_BLOCK_ENTRIES) -> 
 def patches(
     values: Array, layer: Layer, maps: MapShape, constant: Array | int, dtype: Any
 ) -> Array:
-    """Return all patches of some samples, one in each row, with the constant at the end.
+    """Return all patches of some samples, one per row, with the constant as last entry.
 
-    A row holds the places of a patch from left to right and from top to bottom, all channels of a
-    place together.
+    A row contains the positions of a patch from left to right and from top to bottom, all channels
+    of a position together.
+
+    Parameters
+    ----------
+    values
+        Samples by entries of the maps.
+    layer
+        The layer.
+    maps
+        Its input shape.
+    constant
+        The constant, or one for each sample.
+    dtype
+        Type of the result.
 
     Examples
     --------
@@ -78,7 +100,7 @@ def patches(
 
 
 def _write(rows: Array, values: Array, layer: Conv) -> None:
-    """Write the patches row of pixels by row of pixels: such a row lies together in both."""
+    """Write the patches by rows of pixels, which are contiguous in both arrays."""
     step, channels = layer.stride, values.shape[-1]
     if layer.padding:
         edge = (layer.padding, layer.padding)
@@ -100,8 +122,8 @@ class PatchSums:
     """Running sums over patches: the Gram matrix, and the sum of the maps of each class.
 
     The Gram matrix is that of all patches with their constant. The sum of a class's patches is the
-    patch of the sum of its maps, so the moment with targets that depend on class and place needs
-    no patches at all.
+    patch of the sum of its maps. So the moment with targets that depend on class and position needs
+    only the sum of the maps of each class.
 
     Examples
     --------
@@ -125,12 +147,12 @@ class PatchSums:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the sums: int64 on the grid."""
+        """Type of the sums: int64 on the grid."""
         return self._sums.dtype
 
     @property
     def counts(self) -> Integers:
-        """Samples of each class."""
+        """Number of samples of each class."""
         return self._counts.copy()
 
     def add(self, values: Array, codes: Integers) -> None:
@@ -144,16 +166,18 @@ class PatchSums:
             self._total.add_block(block)
 
     def gram(self) -> Array:
-        """Return the upper triangle of the Gram matrix, row by row; it starts anew from zero."""
+        """Return the upper triangle of the Gram matrix, row by row; reset it to zero."""
         return self._total.take()[0]
 
     def moment(self, table: Array) -> Array:
-        """Return the sum of patches times targets; `table` has one for each class and place."""
+        """Return the sum of patches times targets; `table` is classes by positions by channels."""
         rows = patches(self._sums, self._layer, self._maps, self._constant * self._counts, FLOAT64)
         targets = table.reshape(len(rows), table.shape[2]).astype(FLOAT64)
         reach = np.abs(rows).max(initial=0.0) * np.abs(targets).sum(axis=0).max(initial=0.0)
         if self._bound and reach > EXACT_UP_TO[FLOAT64]:
-            raise ExactnessError("this many samples might not add up exactly; use fewer grid.bits")
+            raise ExactnessError(
+                "a sum over so large a number of samples may not be exact; use fewer grid.bits"
+            )
         return block_matmul(rows.T, targets).astype(self._sums.dtype)
 
     def _blocks(self, values: Array) -> Iterator[Array]:
@@ -170,14 +194,14 @@ class PatchSums:
             rows = patches(part, self._layer, self._maps, self._constant, self._dtype)
             if energy <= limit:
                 yield rows
-            else:  # one sample alone is too large
+            else:  # a single sample exceeds the limit
                 yield from blocks(rows, self._bound, self._dtype)
             start = stop
 
     def _energies(self, values: Array) -> Array:
-        """Bound, for each sample, the sum of squares of any column of its patches.
+        """Return an upper bound, for each sample, of the sum of squares of its patches' columns.
 
-        No column holds more than all places of one channel, or of the constant.
+        A column contains at most all positions of one channel, or the constant at all positions.
         """
         channels = self._maps.channels if isinstance(self._layer, Conv) else self._maps.size
         wide = values.reshape(len(values), -1, channels).astype(FLOAT64)

@@ -1,4 +1,4 @@
-"""What a client makes its own: a pull towards what is shared, its strength, and groups."""
+"""Personalization of solved networks: heads pulled towards a shared head, and client groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedgram.models.linear import Linear
 from fedgram.runtime.threads import single_threaded_blas
 
 STRENGTHS = tuple(10.0**power for power in np.arange(12, -1, -1) / 2)  # the strongest first
-_ONE = 2**32  # a class's share of a client's samples is summed as a number of these parts
+FIXED_POINT_ONE = 2**32  # a class frequency of 1.0 in the fixed-point sums
 
 
 @codec.register("Right/1", fields={"correct": "right"})
@@ -32,7 +32,7 @@ class CorrectByStrength(Additive):
 @codec.register("Profiles/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClassProfiles(Additive):
-    """Members of each group, and the sum of the shares that classes have among their samples."""
+    """Number of members of each group, and the sum of their class frequencies in fixed point."""
 
     members: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     shares: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
@@ -41,15 +41,15 @@ class ClassProfiles(Additive):
         return not self.members.size
 
     def centers(self, before: Floats) -> Floats:
-        """Return the mean shares of each group; a group without members stays where it was."""
+        """Return the mean class frequencies of each group; those `before` if it has no members."""
         count = self.members[:, None]
-        return np.where(count > 0, self.shares / _ONE / np.maximum(count, 1), before)
+        return np.where(count > 0, self.shares / FIXED_POINT_ONE / np.maximum(count, 1), before)
 
 
 @codec.register("Slots/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GroupStatistics(Additive):
-    """The statistics of several groups side by side; a client fills the slot of its own."""
+    """The statistics of several groups; a client adds to those of its own group."""
 
     counts: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     grams: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
@@ -62,7 +62,17 @@ class GroupStatistics(Additive):
 
     @classmethod
     def of(cls, own: Statistics, group: int, groups: int) -> GroupStatistics:
-        """Put a client's statistics into the slot of its group."""
+        """Return a client's statistics as those of its group, and zeros for the others.
+
+        Parameters
+        ----------
+        own
+            The client's statistics.
+        group
+            Index of the client's group.
+        groups
+            Number of groups.
+        """
 
         def slotted(array: Array) -> Array:
             whole = np.zeros((groups, *array.shape), array.dtype)
@@ -77,7 +87,7 @@ class GroupStatistics(Additive):
             classes=own.classes,
         )
 
-    def parts(self) -> list[Statistics]:
+    def by_group(self) -> list[Statistics]:
         """Return the statistics of each group."""
         return [
             Statistics(
@@ -100,13 +110,13 @@ class PulledNetwork(Shared):
     Parameters
     ----------
     model
-        The network that all share.
+        The shared network.
     ridge
         Weight of a head's squared norm, for features of unit size.
     strength
         Weight of the squared distance to the shared head.
     centers
-        Shares of classes in each group's middle; empty without groups.
+        Mean class frequencies of each group; empty without groups.
     heads
         The head of each group.
     """
@@ -136,33 +146,34 @@ class PulledNetwork(Shared):
         return self.model
 
     def provenance(self) -> str:
-        """Digest of the totals that everything was solved from."""
+        """Digest of the totals of the network and of the groups, and of the strength."""
         groups = [head.origin for head in self.heads]
         return codec.digest([self.model.provenance(), self.strength, groups])
 
 
 def shares(labels: Labels) -> Floats:
-    """Return the share of each class among some samples."""
+    """Return the class frequencies of some samples."""
     counts = np.bincount(labels.codes, minlength=len(labels.classes))
     found: Floats = counts / max(1, counts.sum())
     return found
 
 
 def profile(labels: Labels, centers: Floats) -> ClassProfiles:
-    """Return a client's part in the next centers: it counts in the group nearest to it."""
-    group, own = nearest(labels, centers), np.rint(shares(labels) * _ONE).astype(np.int64)
+    """Return a client's term of the next group centers (k-means), in its nearest group."""
+    group = nearest(labels, centers)
+    own = np.rint(shares(labels) * FIXED_POINT_ONE).astype(np.int64)
     members, total = np.zeros(len(centers), np.int64), np.zeros(centers.shape, np.int64)
     members[group], total[group] = 1, own
     return ClassProfiles(members=members, shares=total)
 
 
 def nearest(labels: Labels, centers: Floats) -> int:
-    """Return the group whose middle is nearest to a client's shares of classes."""
+    """Return the group whose center is nearest to a client's class frequencies."""
     return int(np.sum((centers - shares(labels)) ** 2, axis=1).argmin())
 
 
 def blocks_of_classes(groups: int, classes: int) -> Floats:
-    """Return public first centers: each has a block of neighboring classes."""
+    """Return the initial group centers, which are public: a block of neighboring classes each."""
     block = np.arange(classes) * groups // classes
     inside = (block == np.arange(groups)[:, None]).astype(np.float64)
     centers: Floats = inside / np.maximum(inside.sum(axis=1, keepdims=True), 1)
@@ -174,8 +185,20 @@ def pulled_head(
 ) -> Linear:
     """Return argmin_P ``|F P - Y|^2 + ridge |P|^2 + strength |P - W|^2`` for the shared head W.
 
-    With fewer samples than features it is solved in the dual form.
+    With fewer samples than features the dual form is solved.
+
+    Parameters
+    ----------
+    features, labels
+        The client's samples, after its layers.
+    towards
+        The shared head W.
+    ridge
+        Weight of the squared norm.
+    strength
+        Weight of the squared distance to W.
     """
+    # P = W s / (r + s) + ridge regression of the residual, with ridge r + s
     rows, weight = features.real(), ridge + strength
     start = towards.weights * (strength / weight)
     with single_threaded_blas():

@@ -1,4 +1,4 @@
-"""What methods share that solve a network layer by layer: settings, steps and the model."""
+"""Networks solved layer by layer in closed form (FedACnnL): settings, steps and the model."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class SolvedNetwork(Shared):
     stack
         The hidden layers.
     head
-        One score for each class, from what comes out of them.
+        The linear head, from the outputs of the layers to one score for each class.
     origins
-        Digests of the totals that layers and head were solved from, in this order.
+        Digests of the totals of the layers and the head, in this order.
     """
 
     stack: LayerStack
@@ -54,7 +54,7 @@ class SolvedNetwork(Shared):
 
     @property
     def space(self) -> Space:
-        """The space of the features that go in."""
+        """The feature space of the inputs."""
         return self.stack.inputs
 
     @property
@@ -70,7 +70,7 @@ class SolvedNetwork(Shared):
         return self
 
     def provenance(self) -> str:
-        """Digest of all the totals it was solved from."""
+        """Digest of the totals of all layers and the head."""
         return codec.digest(list(self.origins))
 
 
@@ -81,29 +81,30 @@ class LayerwiseSolver(Method[Any]):
     Parameters
     ----------
     layers
-        The hidden layers in words, or a preset: lenet, acnnl5 or mlp; "auto" takes convolutions
-        for images and dense layers for vectors.
+        Description of the hidden layers, or a preset: lenet, acnnl5 or mlp; "auto" selects
+        convolutions for images and dense layers for vectors.
     image
-        Height, width and channels of the images that the features are the pixels of; by default
-        what the data say.
+        Height, width and channels, if the features are the pixels of images; by default from the
+        data.
     filters
-        What the filters of hidden layers are. principal: the leading principal axes of everybody's
-        patches, with both signs. position, shared, backward: the ridge regression of the patches
-        on codes of the classes, drawn for each place, for all places alike, or pulled back from
-        the classes through random layers. Controls: random (untrained) and none (head only).
+        The filters of hidden layers. principal: the leading principal axes of all clients'
+        patches, with both signs. position, shared, backward: the ridge regression of codes of the
+        classes on the patches; the codes are random for each position, random and equal for all
+        positions, or the classes pulled back through random layers. Controls: random (untrained)
+        and none (head only).
     scaling
-        How filters are made alike: they have the same length, or, rms, their outputs have the same
-        size on everybody's patches; whitened: the same size, but for outputs that hardly vary.
+        Normalization of filters. length: equal norm. rms: equal RMS of the outputs over all
+        clients' patches. whitened: as rms, except for outputs that hardly vary.
     cells
-        What the head sees: the means of what every layer makes over so many by so many cells, or
-        with 0 what the last layer makes, place by place.
+        The input of the head: the mean outputs of every layer over `cells` by `cells` cells, or
+        with 0 the outputs of the last layer at every position.
     ridge
-        Weight of the head's squared norm, for features of unit size; "auto" takes the least with
-        nearly the smallest generalized cross-validation error.
+        Weight of the head's squared norm, for features of unit size; "auto" selects the smallest
+        ridge with nearly the smallest generalized cross-validation error.
     layer_ridge
-        The same for filters that are regressions, for each patch.
+        Ridge of filters that are regressions, per patch.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     seed
         Public seed of codes and random filters.
     """
@@ -128,7 +129,7 @@ class LayerwiseSolver(Method[Any]):
         if not 0 <= self.layer_ridge < float("inf"):
             raise ConfigError(f"layer_ridge = {self.layer_ridge}: use a finite weight >= 0")
 
-    # What clients are asked for
+    # Steps at a client
 
     @step
     def census(self, client: Client, _: None) -> Census:
@@ -139,22 +140,21 @@ class LayerwiseSolver(Method[Any]):
 
     @step
     def layer_statistics(self, client: Client, task: dict[str, Any]) -> Statistics:
-        """Return the statistics of all that the filters of the next layer will see."""
+        """Return the statistics of the input patches of the next layer."""
         return self.patches_of(client.samples, task["stack"], task["codes"])
 
     @step
     def head_statistics(self, client: Client, stack: LayerStack) -> Statistics:
-        """Return the statistics of what comes out of the layers."""
+        """Return the statistics of the outputs of the layers."""
         return self.outcomes_of(client.samples, stack)
 
-    # What becomes of it
+    # At the server
 
     def start(self, space: Space) -> LayerStack:
-        """Return the network below its first layer, for features of this space."""
+        """Return a stack without layers, for features of this space."""
         maps = maps_of(space, self.image)
-        out = head_input_shape(
-            shapes(self.hidden(space), maps), self.cells
-        )  # refuses layers that do not fit
+        # Raises ConfigError if layers do not fit.
+        out = head_input_shape(shapes(self.hidden(space), maps), self.cells)
         memory.require(
             24 * (self.lift.width or out.size) ** 2,
             f"the head above outputs of {out}",
@@ -181,7 +181,7 @@ class LayerwiseSolver(Method[Any]):
         return replace(stack, cells=self.cells), tuple(origins)
 
     def next_layer(self, stack: LayerStack, total: Statistics) -> SolvedLayer:
-        """Return the layer above a stack, solved from the total of its patches."""
+        """Return the next layer of a stack, solved from the total of its input patches."""
         index = len(stack.solved)
         return filters.solve(
             total,
@@ -195,7 +195,19 @@ class LayerwiseSolver(Method[Any]):
     def headed(
         self, stack: LayerStack, total: Statistics, origins: tuple[str, ...], ridge: float
     ) -> SolvedNetwork:
-        """Return the network with the head that is solved from the total of its outcomes."""
+        """Return the network with its head, solved from the statistics of the outputs.
+
+        Parameters
+        ----------
+        stack
+            The hidden layers.
+        total
+            Statistics of the outputs of the layers, over all clients.
+        origins
+            Digests of the totals of the layers.
+        ridge
+            Weight of the head's squared norm.
+        """
         head = Linear(
             weights=total.solve(ridge),
             space=total.space,
@@ -205,14 +217,24 @@ class LayerwiseSolver(Method[Any]):
         )
         return SolvedNetwork(stack=stack, head=head, origins=(*origins, head.origin))
 
-    # What a client makes of its samples
+    # Sums over a client's samples
 
     def codes(self, stack: LayerStack, classes: tuple[str, ...]) -> Array | None:
-        """Return the targets of the layer above a stack; None where a client draws them itself."""
+        """Return the targets of the next layer; None if clients draw them from the seed."""
         return self._table(stack, classes) if self.filters == "backward" else None
 
     def patches_of(self, samples: Samples, stack: LayerStack, codes: Array | None) -> Statistics:
-        """Return the statistics of the patches that the layer above a stack will see."""
+        """Return the statistics of the input patches of the next layer.
+
+        Parameters
+        ----------
+        samples
+            The client's samples.
+        stack
+            The layers so far.
+        codes
+            Targets of the layer; None to draw them from the seed.
+        """
         layer, maps = self.hidden(stack.inputs)[len(stack.solved)], stack.maps
         classes = samples.labels.classes
         sums = PatchSums(layer, maps, stack.space, len(classes))
@@ -237,10 +259,10 @@ class LayerwiseSolver(Method[Any]):
         )
 
     def outcomes_of(self, samples: Samples, stack: LayerStack) -> Statistics:
-        """Return the statistics of what comes out of a stack and goes into the head."""
+        """Return the statistics of the outputs of a stack: the input of the head."""
         if self.lift.width:
             require_gram(self.lift.width + 1, len(samples.labels.classes))
-        whole = Dense(channels=1)  # the head sees a sample as a dense layer does
+        whole = Dense(channels=1)  # like a dense layer, the head has one patch per sample
         batches = stack.batches(samples, batch_size(whole, stack.maps))
         return Statistics.over((self.lift(features), labels) for features, labels in batches)
 

@@ -1,4 +1,4 @@
-"""Solved layers, one above the other, as a map from features to features."""
+"""Solved layers and their forward pass in exact integers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from fedgram.features.lift import ACTIVATIONS
 from fedgram.layerwise.patches import batch_size, patches
 from fedgram.models.architecture import Conv, Layer, MapShape, read
 
-GRID = Grid(bits=8)  # of what comes out of a layer
+GRID = Grid(bits=8)  # of the outputs of a layer
 
 
 @codec.register("Solved/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SolvedLayer:
-    """A layer with its filters, on a public grid: integers of 12 bits times powers of two.
+    """A layer with its filters on a public grid: integers of 12 bits times powers of two.
 
     Parameters
     ----------
     text
-        The layer in words.
+        Description of the layer.
     filters
-        Inputs of a patch, constant included, by channels; integers.
+        Inputs of a patch (with the constant) by channels; integers.
     shifts
-        A channel's output is its integer sum divided by two to the power of this, rounded.
+        The output of a channel is its integer sum divided by ``2^shift``, rounded.
     sizes
-        What the filters were divided by, as they were solved, to make outputs of unit size.
+        Divisors of the solved filters, for outputs of about unit size.
     """
 
     text: str
@@ -55,16 +55,26 @@ class SolvedLayer:
 
     @functools.cached_property
     def factors(self) -> Array:
-        """The powers of two by which sums are multiplied."""
+        """The factors ``2^-shift`` of the sums."""
         return np.ldexp(np.float32(1), -self.shifts.astype(np.int32))
 
     def real(self) -> Floats:
-        """Return the filters as plain numbers."""
+        """Return the filters as float64."""
         real: Floats = self.filters * self.factors.astype(FLOAT64)
         return real
 
     def __call__(self, values: Array, maps: MapShape, space: Space) -> Array:
-        """Return what the layer makes of maps in this space, sample by sample flattened."""
+        """Return the outputs of the layer, samples by entries.
+
+        Parameters
+        ----------
+        values
+            Inputs, samples by entries.
+        maps
+            The input shape.
+        space
+            The feature space of the inputs.
+        """
         layer, constant = self.layer, bias(space.unit, space.bound)
         dtype = FLOAT32 if space.bound else FLOAT64
         rows = patches(values, layer, maps, constant, dtype)
@@ -80,14 +90,14 @@ class SolvedLayer:
         levels = _leveled(np.rint(sums, out=sums), layer.activation)
         if pooling == "mean":
             levels = _pooled(levels, pool, out, len(values), np.add)
-            levels /= pool**2  # rounded, but a half is exact
+            levels /= pool**2
             np.rint(levels, out=levels)
         return levels.astype(np.int8).reshape(len(values), -1)
 
 
 def _leveled(sums: Array, activation: str) -> Array:
-    """Return the activation of whole numbers, on the grid; it may be written over them."""
-    if activation == "relu":  # most layers, and no need to look anything up
+    """Return the activation of integers, on the grid; may overwrite `sums`."""
+    if activation == "relu":  # needs no table
         return np.clip(sums, 0, GRID.bound, out=sums)
     np.clip(sums, -GRID.bound, GRID.bound, out=sums)
     levels = _table(activation).take(sums.astype(np.int16) + GRID.bound)
@@ -96,14 +106,14 @@ def _leveled(sums: Array, activation: str) -> Array:
 
 @functools.cache
 def _table(activation: str) -> Array:
-    """Return the activation of every level of the grid, on the grid."""
+    """Return the activation of every level of the grid, rounded to the grid."""
     levels: Floats = np.arange(-GRID.bound, GRID.bound + 1) * np.float64(GRID.step)
     table: Array = GRID.levels(ACTIVATIONS[activation](levels))
     return table
 
 
 def _activated(sums: Floats, layer: Layer, out: MapShape, count: int) -> Floats:
-    """Pool and activate real numbers: maxima are taken before, means after the activation."""
+    """Return pooled and activated floats: maximum before, mean after the activation."""
     function = ACTIVATIONS[layer.activation]
     if not isinstance(layer, Conv):
         return function(sums)
@@ -115,7 +125,7 @@ def _activated(sums: Floats, layer: Layer, out: MapShape, count: int) -> Floats:
 
 
 def _pooled(rows: Array, pool: int, out: MapShape, count: int, join: np.ufunc) -> Array:
-    """Join the places of every cell; rows and columns one by one, which numpy does fastest."""
+    """Return the maximum or sum over pooled squares; separable, which is fastest in NumPy."""
     down, right = out.height // pool, out.width // pool
     maps = rows.reshape(count, out.height, out.width, -1)[:, : down * pool, : right * pool]
     cells = maps.reshape(count, down, pool, right, pool, -1)
@@ -125,7 +135,7 @@ def _pooled(rows: Array, pool: int, out: MapShape, count: int, join: np.ufunc) -
 
 
 def head_input_shape(shapes: Sequence[MapShape], cells: int) -> MapShape:
-    """Return the shape of what the head sees of maps: of the last, or of the cells of all layers.
+    """Return the input shape of the head: the last layer's outputs, or the cells of all layers.
 
     Examples
     --------
@@ -141,10 +151,10 @@ def head_input_shape(shapes: Sequence[MapShape], cells: int) -> MapShape:
 
 
 def _averaged(values: Array, maps: MapShape, cells: int) -> Array:
-    """Return means over cells, sample by sample flattened, in the units of the values.
+    """Return means over cells, samples by entries, in the units of the values.
 
-    A mean of n values varies less than they do, and would be lost on their grid. So it is
-    multiplied by sqrt(n) / 2, if that is more than 1.
+    The mean of n values varies less than the values, and would be rounded away on their grid. So
+    the mean is multiplied by max(1, sqrt(n) / 2).
     """
     exact = values.dtype == np.int8
     sums = values.reshape(-1, maps.height, maps.width, maps.channels)
@@ -163,19 +173,19 @@ def _averaged(values: Array, maps: MapShape, cells: int) -> Array:
 @codec.register("Stack/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LayerStack:
-    """The layers solved so far, over images or vectors of one space.
+    """A sequence of solved layers.
 
     Parameters
     ----------
     inputs
-        The space of the features that go in.
+        The feature space of the inputs.
     image
-        Their height, width and channels.
+        Height, width and channels of the inputs.
     solved
         The layers.
     cells
-        Where it is not 0, what comes out is for the head: the means of what every layer makes over
-        so many by so many cells, side by side, and not what the last layer makes.
+        If not 0, the output is the input of the head: the mean outputs of every layer over
+        `cells` by `cells` cells, concatenated. Otherwise the output of the last layer.
     """
 
     inputs: Space
@@ -185,7 +195,7 @@ class LayerStack:
 
     @functools.cached_property
     def shapes(self) -> list[MapShape]:
-        """The shape that goes into each layer, and last the one that comes out."""
+        """The input shape of each layer, and the output shape of the last."""
         height, width, channels = self.image
         found = [MapShape(height=height, width=width, channels=channels)]
         for solved in self.solved:
@@ -194,18 +204,18 @@ class LayerStack:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of what decides what comes out: integers, alike on every machine that rounds alike."""
+        """Digest of inputs, layers and cells: integers only, so equal on all machines."""
         layers = [[solved.text, solved.filters, solved.shifts] for solved in self.solved]
         return codec.digest([self.inputs, self.image, layers, self.cells])
 
     @property
     def maps(self) -> MapShape:
-        """The shape of what comes out."""
+        """The output shape."""
         return head_input_shape(self.shapes, self.cells)
 
     @functools.cached_property
     def space(self) -> Space:
-        """The space of what comes out, constant included."""
+        """The feature space of the outputs, with the constant."""
         if not self.solved:
             return self.inputs
         exact = self.inputs.exact
@@ -221,35 +231,35 @@ class LayerStack:
         )
 
     def plus(self, layer: SolvedLayer) -> LayerStack:
-        """Return the stack with one more layer on top."""
+        """Return the stack with one more layer."""
         return replace(self, solved=(*self.solved, layer))
 
     def batches(self, samples: Samples, at_a_time: int) -> Iterator[tuple[Features, Labels]]:
-        """Yield what comes out for a few samples at a time, with their labels."""
+        """Yield the outputs and labels of `at_a_time` samples at a time."""
         for start in range(0, len(samples), at_a_time):
             part = slice(start, start + at_a_time)
             yield self(samples.features.take(part)), samples.labels.take(part)
 
-    def affordable(self) -> int:
-        """Return how many samples at a time fit the memory of every layer."""
+    def batch_size(self) -> int:
+        """Return the number of samples whose patches fit in memory in every layer."""
         pairs = zip(self.solved, self.shapes, strict=False)
         return min(batch_size(solved.layer, maps) for solved, maps in pairs)
 
     def __call__(self, features: Features) -> Features:
-        """Return what comes out."""
+        """Return the outputs of the layers, from the cache of `features` if there is one."""
         if not self.solved:
             return self._applied(features)
-        memo = features.cache
-        if memo is not None and self.digest in memo:
-            return memo[self.digest]
+        cache = features.cache
+        if cache is not None and self.digest in cache:
+            return cache[self.digest]
         rows = np.empty((len(features), self.space.width), np.int8 if self.space.bound else FLOAT64)
-        size = self.affordable()
+        size = self.batch_size()
         for start in range(0, len(features), size):
             part = slice(start, start + size)
             rows[part] = self._applied(features.take(part)).values
         made = Features(rows, self.space)
-        if memo is not None:
-            memo[self.digest] = made
+        if cache is not None:
+            cache[self.digest] = made
         return made
 
     def _applied(self, features: Features) -> Features:

@@ -70,7 +70,7 @@ class FedPCL(GradientMethod):
         """Return the model with the prototypes that the clients answer."""
         dtype = model.theta.dtype
         known = model.more.get("prototypes", np.zeros(0, dtype))
-        asked = self.asked(federation)
+        asked = self.participants(federation)
         if federation.private or not self.peers:
             total, peers = federation.sum(step, model, clients=asked), []
         else:

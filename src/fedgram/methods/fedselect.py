@@ -49,7 +49,7 @@ class FedSelect(GradientMethod):
             raise ConfigError(f"growing_rounds = {self.growing_rounds}: use at least 1")
 
     def round(self, federation: Federation, model: RoundModel) -> RoundModel:
-        total = federation.sum(self.update, model, clients=self.asked(federation))
+        total = federation.sum(self.update, model, clients=self.participants(federation))
         return model.at(total.mean(otherwise=model.theta))
 
     @step

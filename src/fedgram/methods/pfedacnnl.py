@@ -154,7 +154,7 @@ class PFedACnnL(LayerwiseSolver):
             model = self.headed(stack, total, origins, ridge)
             return PulledNetwork(model=model, ridge=ridge, strength=strength), [total]
         slots = federation.sum(self.group_statistics, {"stack": stack, "centers": centers})
-        parts = slots.parts()
+        parts = slots.by_group()
         total = sum(parts[1:], parts[0])
         # A group without members has the head of all.
         totals = [part if part.count else total for part in parts]

@@ -55,7 +55,7 @@ class PFedMe(GradientMethod):
             raise ConfigError(f"inner_steps = {self.inner_steps}: use at least 1")
 
     def round(self, federation: Federation, model: RoundModel) -> RoundModel:
-        mean = federation.sum(self.update, model, clients=self.asked(federation)).mean()
+        mean = federation.sum(self.update, model, clients=self.participants(federation)).mean()
         return model.at((1 - self.mixing) * model.theta + self.mixing * mean)
 
     @step

@@ -43,7 +43,7 @@ class Scaffold(GradientMethod):
         return model.at(model.theta, control=np.zeros_like(model.theta))
 
     def round(self, federation: Federation, model: RoundModel) -> RoundModel:
-        total = federation.sum(self.corrected, model, clients=self.asked(federation))
+        total = federation.sum(self.corrected, model, clients=self.participants(federation))
         mean = total.theta.mean()
         share = int(total.theta.weight[0]) / len(federation.clients)  # of those who answered
         theta = model.theta + self.shared_rate * (mean - model.theta)
@@ -60,7 +60,7 @@ class Scaffold(GradientMethod):
         drift = everybody - own
         task = self.descent(model).task(model.shape, theta, rows, client.rng, drift=drift)
         yield task
-        steps = self.epochs * len(task.parts)
+        steps = self.epochs * len(task.batch_slices)
         renewed = own - everybody + (model.theta - theta) / (steps * model.rate)
         save_state(client, model, control=renewed)
         return Corrected(theta=self.weighted(theta, 1), control=self.weighted(renewed - own, 1))

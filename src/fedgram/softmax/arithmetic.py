@@ -1,7 +1,7 @@
-"""Softmax in integers: exact logits, a table of exponentials, one division and one rounding.
+"""Softmax in integer arithmetic: exact logits, a table of exponentials, one division and rounding.
 
-Nothing here depends on the order of a sum, on the number of threads or on the C library: the same
-integers give the same bytes on every IEEE machine.
+The results do not depend on the order of a sum, the number of threads or the C library: equal
+integers give equal bytes on every IEEE machine.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from fedgram.runtime import flops
 LN2 = 0.6931471805599453
 LOSS_BITS = 20  # a loss is summed in steps of 2^-20 bits
 _ONE = 30  # the table's exponential of 0 is 2^30
-_OCTAVES = 24  # logits further below the largest than this count as this
-_LOG_BITS = 12  # entries of the table of logarithms
+_OCTAVES = 24  # logits (to base 2) are clipped at this distance below the largest
+_LOG_BITS = 12  # the table of logarithms has 2^12 entries
 _LOG_PLACES = 40  # binary places of its entries
 
 
 @codec.register("SoftmaxGrid/1")
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxGrid:
-    """The public steps on which weights, exponentials and residuals are rounded.
+    """The public precision of weights, exponentials and residuals.
 
     Parameters
     ----------
     weights
-        Binary places of a logit (to base 2): a weight is an integer number of 2^-weights of it
-        per step of the features' grid.
+        Binary places of a logit (to base 2): an integer weight of 1 times an integer feature of 1
+        is a logit of ``2^-weights``.
     table
         The table of exponentials has 2^table entries for each factor of two.
     residuals
@@ -61,19 +61,34 @@ class SoftmaxGrid:
                 )
 
     def step(self, space: Space) -> float:
-        """Return the real weight that the integer 1 stands for, for features of this space."""
+        """Return the real value of the integer weight 1, for features of this space."""
         return LN2 / (2.0**self.weights * space.unit)
 
 
 def exact_logits(rows: Floats, values: Integers, space: Space) -> Floats:
-    """Return ``rows values`` as integers in float64; refused where that would not be exact."""
+    """Return the product ``rows values`` as integers in float64.
+
+    Parameters
+    ----------
+    rows
+        Integer features as float64, samples by features.
+    values
+        Integer weights, features by classes.
+    space
+        The feature space.
+
+    Raises
+    ------
+    ExactnessError
+        If the product might not be exact.
+    """
     if not values.any():
         return np.zeros((len(rows), values.shape[1]))
     longest = int(np.abs(values).sum(axis=0).max())
     if space.bound * longest > EXACT_UP_TO[FLOAT64]:
         raise ExactnessError(
-            f"softmax logits of weights that add up to {longest} would not be exact; "
-            "use fewer bits for the weights, or a larger ridge"
+            f"softmax logits may not be exact: the sum of weights is {longest}; use fewer bits for "
+            "the weights, or a larger ridge"
         )
     self_test(FLOAT64)
     return block_matmul(rows, values.astype(np.float64))
@@ -84,8 +99,17 @@ def softmax_residuals(
 ) -> tuple[Floats, Integers]:
     """Return integer residuals, (samples, classes), and losses in steps of 2^-20 bits.
 
-    Cumulated probabilities are rounded, and a probability is the difference of two: each is less
-    than a step off, none is negative, and the residuals of every sample add up to zero exactly.
+    A rounded probability is the difference of two rounded cumulative probabilities: its error is
+    less than one step, it is not negative, and the residuals of a sample sum to exactly zero.
+
+    Parameters
+    ----------
+    logits
+        Integer logits as float64, samples by classes.
+    codes
+        Class codes.
+    grid
+        Precision of the logits and residuals.
     """
     flops.add(8 * logits.size)
     each, one = np.arange(len(logits)), 2.0**grid.residuals
@@ -101,7 +125,7 @@ def softmax_residuals(
     np.multiply(found, one, out=found)
     np.divide(found, total[:, None], out=found)
     np.rint(found, out=found)
-    # Minus the probabilities: differences of rounded sums, so that their errors never add up.
+    # Minus the probabilities, as differences of rounded cumulative sums.
     found[:, 1:] = found[:, :-1] - found[:, 1:]
     found[:, 0] *= -1
     found[each, codes] += one
@@ -114,8 +138,8 @@ def softmax_residuals(
 def _exponentials(bits: int) -> Floats:
     """Return the integers nearest to 2^30 2^(-i / 2^bits), as float64.
 
-    Made of integer square roots alone, so that no library has a say: 2^(-1 / 2^bits) is the root of
-    the root of ... of 1/2, to 256 binary places.
+    Computed by integer square roots only, so independent of libraries: 2^(-1 / 2^bits) is the
+    repeated square root of 1/2, to 256 binary places.
     """
     places = 256
     root = 1 << (places - 1)
@@ -140,7 +164,7 @@ def _exponentials(bits: int) -> Floats:
 def _logarithms() -> Integers:
     """Return the integers nearest to 2^40 log2(1 + i / 2^12), for i up to 2^12.
 
-    By repeated squaring of integers: the binary digits of a logarithm come one by one.
+    By repeated squaring of integers, which gives the binary digits of a logarithm one by one.
     """
     size, places = 1 << _LOG_BITS, 128
     table = []
@@ -159,7 +183,7 @@ def _logarithms() -> Integers:
 
 
 def _log2(values: Integers) -> Integers:
-    """Return log2 of positive integers below 2^53, in steps of 2^-20, by integers alone."""
+    """Return log2 of positive integers below 2^53, in steps of 2^-20, by integer arithmetic."""
     _, exponent = np.frexp(values.astype(np.float64))  # exact: the integers have 53 bits at most
     power = exponent.astype(np.int64) - 1
     mantissa = values << (52 - power)  # with the leading one at 2^52

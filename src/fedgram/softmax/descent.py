@@ -1,4 +1,4 @@
-"""Softmax regressions of several folds that go on together: one exchange is a step of each."""
+"""Minimization of the softmax regressions of several folds: one exchange is one step of each."""
 
 from __future__ import annotations
 
@@ -14,39 +14,61 @@ from fedgram.softmax.objective import Metric, Objective, Point
 from fedgram.softmax.quasi_newton import QuasiNewton
 from fedgram.softmax.sums import ResidualSums
 
-SHORTER = 0.4  # factor of a step that raised the loss
-SHORTEST = 1e-3  # a step shorter than this is given up
-_RETRIES = 2  # of a last step that raised the loss
+SHORTER = 0.4  # factor of the step length after an increase of the loss
+SHORTEST = 1e-3  # with a smaller step length the search restarts
+_RETRIES = 2  # attempts of the last step
 
 
 class FederatedSums(Protocol):
-    """What answers for the federation."""
+    """The source of sums over all clients."""
 
     def ask(
         self, values: Integers, folds: int, *, base: Integers | None = None, residuals: bool = True
     ) -> ResidualSums:
-        """Return the sums at these weights, (folds, features, classes)."""
+        """Return the sums over all clients.
+
+        Parameters
+        ----------
+        values
+            Integer weights, (folds, features, classes).
+        folds
+            Number of folds.
+        base
+            Further weights at which only the loss is computed.
+        residuals
+            Whether residual sums are needed, or the loss only.
+        """
 
     def metric(self, objective: Objective, share: float, ridge: float) -> Metric:
-        """Return the metric for a ridge."""
+        """Return the metric of quasi-Newton steps.
+
+        Parameters
+        ----------
+        objective
+            The objective.
+        share
+            Fraction of the samples in the objective.
+        ridge
+            The ridge.
+        """
 
     def restarted(self) -> None:
-        """Note that other samples answered than before."""
+        """Count a restart: the set of samples in the sums has changed."""
 
 
 class SoftmaxDescent:
-    """Searches of all folds.
+    """The quasi-Newton searches of all folds.
 
     Parameters
     ----------
     asking
-        Answers for the federation.
+        The source of sums over all clients.
     folds
-        How many folds are left out in turn; 0 for one search of all samples.
+        Number of folds that are held out in turn; 0 for one search on all samples.
     share
-        Of the samples that each search uses.
+        Fraction of the samples that each search uses.
     searches
-        One for each fold.
+        One search for each fold.
     """
 
     def __init__(
@@ -62,11 +84,11 @@ class SoftmaxDescent:
 
     @property
     def values(self) -> Integers:
-        """The weights that were accepted last, (folds, features, classes)."""
+        """The last accepted weights, (folds, features, classes)."""
         return np.stack([search.point.values for search in self.searches])
 
     def step(self, ridge: float) -> ResidualSums:
-        """Go one step in every fold, unless it raises the loss; return the sums at its end."""
+        """Try one step in every fold, accept it unless the loss increases, and return the sums."""
         values, ties = self._candidates(ridge)
         sums, losses = self._compared(values, residuals=True)
         for k, search in enumerate(self.searches):
@@ -83,7 +105,7 @@ class SoftmaxDescent:
         return sums
 
     def last_step(self, ridge: float) -> None:
-        """Go one step more, for which the loss alone is asked: it is taken only if that fell."""
+        """Try one more step that needs the loss only; accept it if the loss does not increase."""
         for _ in range(_RETRIES):
             values, ties = self._candidates(ridge)
             sums, losses = self._compared(values, residuals=False)
@@ -96,11 +118,11 @@ class SoftmaxDescent:
             self._shorten(0)
 
     def _compared(self, values: Integers, *, residuals: bool) -> tuple[ResidualSums, Sequence[int]]:
-        """Return the sums at new weights, and the losses at the old ones of the same samples."""
+        """Return the sums at new weights, and the losses at the old weights on the same samples."""
         sums = self._asking.ask(values, self._folds, residuals=residuals)
         if int(sums.fingerprint[0]) == self.searches[0].point.fingerprint:
             return sums, [search.point.loss for search in self.searches]
-        # Other clients answered: both losses are asked for at once, from those present now.
+        # The set of clients has changed: compute both losses in one exchange.
         self._asking.restarted()
         sums = self._asking.ask(values, self._folds, base=self.values, residuals=residuals)
         return sums, sums.base_loss.tolist()
@@ -126,7 +148,7 @@ class SoftmaxDescent:
 
     def _shorten(self, k: int) -> None:
         self._lengths[k] *= SHORTER
-        if self._lengths[k] < SHORTEST:  # what is remembered does not help: begin anew from here
+        if self._lengths[k] < SHORTEST:  # the curvature pairs do not help: restart without them
             self._directions[k], self._lengths[k] = None, 1.0
             self.searches[k] = self.searches[k].restarted(self.searches[k].point)
 

@@ -1,8 +1,8 @@
-"""Softmax regression of all samples of a federation: every message is a sum over samples.
+"""Federated softmax (multinomial logistic) regression, where every message is a sum over samples.
 
-One exchange at zero weights, then one for each step; a step that raised the summed loss is taken
-back and made shorter. The ridge can be chosen on samples that are left out by a hash of their
-content, so that the choice does not depend on how samples are spread over clients.
+One exchange at zero weights, then one for each step; a step that increases the summed loss is
+rejected and shortened. The ridge can be selected on held-out samples. These are drawn by a hash of
+their content, so the selection does not depend on the partition over clients.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from fedgram.softmax.objective import CURVATURE, Anchor, Metric, Objective, Poin
 from fedgram.softmax.quasi_newton import CurvaturePair, QuasiNewton
 from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 
-# Ridges of the path, as multiples of what suits the squared loss, by the number of exchanges: the
-# fewer there are, the nearer to it the path begins.
+# Ridges of the path, as multiples of the ridge for the squared loss, by the maximum number of
+# exchanges. With fewer exchanges the path starts closer to that ridge.
 _LEVELS = ((1, (3.0,)), (2, (5.0, 3.0)), (3, (5.0, 3.0, 2.0)), (7, (10.0, 3.0, 1.0)),
            (15, (30.0, 10.0, 3.0, 1.0)))  # fmt: skip
 _MOST_LEVELS = (30.0, 10.0, 3.0, 1.0, 0.3)
 
-_MOST_NAMES = 100  # clients that a record names
+_MOST_NAMES = 100  # a record of more clients contains their number, not their names
 
 SoftmaxStep = Callable[[Client, SoftmaxQuery], ResidualSums]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LeftOut:
-    """The heads that were fitted without the samples they are tried on, one for each fold.
+    """Cross-validation results: the head of each fold, with its loss on held-out samples.
 
     Parameters
     ----------
     values
         Integer weights, (folds, features, classes).
     ridge
-        Of the path, at these weights.
+        Ridge of the path at these weights.
     loss
-        Mean loss of the left-out samples, in nats.
+        Mean loss of the held-out samples, in nats.
     accuracy
-        Share of the left-out samples that are classified right.
+        Accuracy on the held-out samples.
     products
-        Residual sums of the samples that were used, scaled to the number of all samples: their
-        mean over folds, (features, classes).
+        Residual sums of the fitted samples, scaled to the number of all samples: the mean over
+        folds, (features, classes).
     fingerprint
-        Of all samples that answered.
+        Fingerprint of all samples in the sums.
     """
 
     values: Integers
@@ -75,16 +75,22 @@ class LeftOut:
 
 @dataclass(eq=False, kw_only=True)
 class SoftmaxFit:
-    """A softmax regression of a federation's samples, on its way.
+    """The state of a federated softmax regression.
 
     Parameters
     ----------
-    federation, step
-        Whom to ask, and the method's step that answers a `SoftmaxQuery`.
+    federation
+        The clients.
+    step
+        The method's step that returns the sums for a `SoftmaxQuery`.
     total
-        The summed statistics, whose Gram matrix measures steps.
+        The summed statistics; their Gram matrix is the metric of the steps.
+    query
+        The query template: grid, space, classes and lift.
     exchanges
-        Residual sums of one fit, beside the one at zero weights.
+        Number of residual sums of one fit, without the one at zero weights.
+    constant
+        Whether the constant is penalized.
     """
 
     federation: Federation
@@ -114,7 +120,25 @@ class SoftmaxFit:
         constant: bool = False,
         lift: Lift,
     ) -> SoftmaxFit:
-        """Prepare a fit; nothing is asked yet."""
+        """Return a fit, before the first exchange.
+
+        Parameters
+        ----------
+        federation
+            The clients.
+        step
+            The method's step that returns the sums for a `SoftmaxQuery`.
+        total
+            The summed statistics.
+        grid
+            Precision of the weights and residuals.
+        exchanges
+            Number of residual sums of one fit.
+        constant
+            Whether the constant is penalized.
+        lift
+            The lift that the statistics were made with.
+        """
         shape = (1, total.space.width, len(total.classes))
         query = SoftmaxQuery(
             values=np.zeros(shape, np.int64),
@@ -133,11 +157,11 @@ class SoftmaxFit:
         )
 
     def provenance(self) -> str:
-        """Digest of all totals so far and of the statistics: the same on every machine."""
+        """Digest of the statistics and of all sums so far: equal on every machine."""
         return codec.digest([self.total.digest(), *self._digests])
 
     def notes(self) -> dict[str, Any]:
-        """Return what is recorded of the fit: who answered, how far it went, how sure bits are."""
+        """Return the record of the fit: clients, samples, exchanges, restarts, near ties, path."""
         return {
             "clients": _named(self.federation.clients),
             "samples": self.samples or self.total.count,
@@ -148,9 +172,9 @@ class SoftmaxFit:
         }
 
     def choose(self, ridge: float) -> LeftOut:
-        """Follow a path of ridges on a part of the samples and return what the rest likes best.
+        """Return the weights with the smallest held-out loss on a path of decreasing ridges.
 
-        `ridge` is what suits the squared loss. The path takes one exchange for each of its ridges.
+        `ridge` is the ridge for the squared loss. Every ridge of the path takes one exchange.
         """
         number = folds_for(self.total.count, self.total.moment.size)
         suited = CURVATURE * ridge
@@ -176,9 +200,9 @@ class SoftmaxFit:
         return self._finished(descent, ridge)
 
     def refit(self, chosen: LeftOut) -> IntegerHead:
-        """Return the head of all samples near the chosen one: one more residual sum.
+        """Return the head of all samples near the selected one, with one more residual sum.
 
-        Where other samples answer than those it was chosen with, the chosen head stays.
+        If the set of samples has changed since the selection, the selected head is returned.
         """
         descent = self._start(0, 1.0, chosen)
         (search,) = descent.searches
@@ -201,7 +225,19 @@ class SoftmaxFit:
         base: Integers | None = None,
         residuals: bool = True,
     ) -> ResidualSums:
-        """Ask for sums at these weights, (folds, features, classes)."""
+        """Return the sums over all clients: one exchange.
+
+        Parameters
+        ----------
+        values
+            Integer weights, (folds, features, classes).
+        folds
+            Number of folds that are held out in turn.
+        base
+            Further weights at which only the loss is computed.
+        residuals
+            Whether residual sums are needed, or the loss only.
+        """
         query = replace(
             self.query,
             values=values,
@@ -216,13 +252,23 @@ class SoftmaxFit:
         return sums
 
     def restarted(self) -> None:
-        """Note that other samples answered than before."""
+        """Count a restart: the set of samples in the sums has changed."""
         self.restarts += 1
 
     def metric(self, objective: Objective, share: float, ridge: float) -> Metric:
-        """Return the metric for a ridge; factorized once."""
+        """Return the metric for a ridge; the last one is cached.
+
+        Parameters
+        ----------
+        objective
+            The objective.
+        share
+            Fraction of the samples in the objective.
+        ridge
+            The ridge.
+        """
         if (share, ridge) not in self._metrics:
-            self._metrics = {(share, ridge): objective.metric(ridge)}  # one is in memory
+            self._metrics = {(share, ridge): objective.metric(ridge)}  # one factor in memory
         return self._metrics[share, ridge]
 
     def _head(self, values: Integers) -> IntegerHead:
@@ -242,7 +288,7 @@ class SoftmaxFit:
         if chosen is not None:
             anchor = Anchor(values=chosen.mean, products=chosen.products)
         sums = self.ask(values, folds)
-        share *= self.samples / self.total.count  # a total may be of more than those who are here
+        share *= self.samples / self.total.count  # the total may contain clients that are absent
         objective = Objective.of(
             self.total,
             self.query.grid,
@@ -251,7 +297,7 @@ class SoftmaxFit:
             anchor=anchor,
         )
         pairs: tuple[CurvaturePair, ...] = ()
-        if chosen is not None and self._last is not None:  # what is remembered of nine tenths
+        if chosen is not None and self._last is not None:  # curvature pairs of the selection
             known = self._last.point.fingerprint == int(sums.fingerprint[0])
             pairs = self._last.pairs if known else ()
         searches = [
@@ -262,14 +308,14 @@ class SoftmaxFit:
 
 
 def _named(clients: Sequence[str]) -> list[str] | int:
-    """Return the names of clients, or their number where there are many."""
+    """Return the names of clients, or their number if there are many."""
     return list(clients) if len(clients) <= _MOST_NAMES else len(clients)
 
 
 def _left_out(descent: SoftmaxDescent, ridge: float, sums: ResidualSums) -> LeftOut:
     count = int(sums.out_count.sum())
     if not count:
-        raise SolveError("no sample is left out, so no ridge can be chosen; set ridge to a number")
+        raise SolveError("no held-out samples to select a ridge with; set ridge to a number")
     return LeftOut(
         values=descent.tried,
         ridge=ridge,
@@ -281,10 +327,10 @@ def _left_out(descent: SoftmaxDescent, ridge: float, sums: ResidualSums) -> Left
 
 
 def _preferred(found: LeftOut, best: LeftOut, descent: SoftmaxDescent) -> bool:
-    """Whether left-out samples prefer these weights to the best so far.
+    """Whether the held-out loss of these weights is smaller than the smallest so far.
 
-    Losses of different samples do not compare: then the later weights count, unless the step to
-    them was taken back.
+    Losses of different samples cannot be compared: then the later weights are preferred, unless
+    their step was rejected.
     """
     if found.fingerprint == best.fingerprint:
         return found.loss < best.loss
@@ -292,14 +338,14 @@ def _preferred(found: LeftOut, best: LeftOut, descent: SoftmaxDescent) -> bool:
 
 
 def _scaled_up(sums: ResidualSums) -> Array:
-    """Return the mean over folds of the residual sums, as if all samples were in them."""
+    """Return the mean over folds of the residual sums, scaled to the number of all samples."""
     share = (sums.count + sums.out_count) / np.maximum(sums.count, 1)
     mean: Array = (sums.products * share[:, None, None]).mean(axis=0)
     return np.rint(mean).astype(np.int64) if sums.space.exact else mean
 
 
 def path_of(exchanges: int) -> list[float]:
-    """Return the ridge of each exchange, as a multiple of what suits the squared loss.
+    """Return the ridge of each exchange, as a multiple of the ridge for the squared loss.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a softmax regression minimizes, as far as the server knows it: from integer sums."""
+"""The penalized loss of softmax regression at the server, with its gradient, from integer sums."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from fedgram.runtime.threads import single_threaded_blas
 from fedgram.softmax.arithmetic import LN2, LOSS_BITS, SoftmaxGrid
 from fedgram.softmax.sums import ResidualSums
 
-CURVATURE = 0.05  # of the loss, as a share of the Gram matrix
+CURVATURE = 0.05  # assumed curvature of the loss, relative to the Gram matrix
 _REFINEMENTS = 3
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Metric:
-    """The curvature that steps are measured in: a share of the Gram matrix, plus the ridge.
+    """The initial metric of quasi-Newton steps: ``CURVATURE`` times the Gram matrix, plus ridge.
 
     Parameters
     ----------
     matrix
-        In real units, with the ridge, (features, features).
+        The matrix in real units, with the ridge, (features, features).
     factor
-        Its Cholesky factor.
+        The Cholesky factor of the matrix.
     """
 
     matrix: Floats
@@ -35,13 +35,25 @@ class Metric:
 
     @classmethod
     def of(cls, gram: Floats, ridge: float, penalized: Floats, samples: int) -> Metric:
-        """Factorize ``CURVATURE gram + ridge``, the ridge on penalized features alone."""
+        """Factorize ``CURVATURE gram + ridge``.
+
+        Parameters
+        ----------
+        gram
+            Gram matrix in real units.
+        ridge
+            Added to the diagonal entries of penalized features.
+        penalized
+            1 for penalized features, 0 for others.
+        samples
+            Number of samples, for the error message.
+        """
         matrix = CURVATURE * gram
         matrix[np.diag_indices(len(gram))] += ridge * penalized
         return cls(matrix=matrix, factor=Factor.of(matrix, 0.0, samples=samples))
 
     def solve(self, rhs: Floats) -> Floats:
-        """Return the solution, refined until another correction changes nothing to speak of."""
+        """Return the solution, with iterative refinement up to rounding."""
         solution = self.factor.solve(rhs)
         size = float(np.abs(solution).max(initial=0.0))
         for _ in range(_REFINEMENTS):
@@ -67,7 +79,7 @@ class Point:
     products
         Residual sums, (features, classes).
     fingerprint
-        Of the samples that answered.
+        Fingerprint of the samples in the sums.
     """
 
     values: Integers
@@ -77,7 +89,7 @@ class Point:
 
     @classmethod
     def of(cls, values: Integers, sums: ResidualSums) -> Point:
-        """Take the sums of one fold."""
+        """Return the point from the sums of one fold."""
         return cls(
             values=values,
             loss=int(sums.loss[0]),
@@ -88,18 +100,19 @@ class Point:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Anchor:
-    """Weights that were chosen on a part of the samples, before a minimum was reached.
+    """Weights that were selected by early stopping on a part of the samples.
 
-    A fit to all samples that begins there is to move by what the further samples say, and not on
-    towards the minimum, which the left-out samples did not ask for. So it minimizes the loss plus
-    the one linear function that makes the chosen weights stationary for the samples they know.
+    A refit to all samples starts from these weights. It must change them only because of the
+    further samples, and not continue to the minimum, which held-out samples rejected. So it
+    minimizes the loss plus a linear function for which the selected weights are stationary on the
+    samples they were fitted to.
 
     Parameters
     ----------
     values
-        The chosen integer weights.
+        The selected integer weights.
     products
-        Residual sums there, of the samples they know, scaled to the number of all samples.
+        Residual sums at these weights, of the fitted samples, scaled to the number of all samples.
     """
 
     values: Integers
@@ -108,20 +121,22 @@ class Anchor:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Objective:
-    """The penalized loss of a softmax regression, as far as the server needs to know it.
+    """The penalized loss of a softmax regression.
 
     Parameters
     ----------
     gram
         Summed Gram matrix of the samples, in real units.
     samples
-        Their number.
-    unit, bound, grid
-        Of the features and of the weights.
+        Number of samples.
+    unit, bound
+        Unit and bound of the feature space.
+    grid
+        Precision of the weights and residuals.
     penalized
-        1 for features that the ridge holds, 0 for others, (features,).
+        1 for penalized features, 0 for others, (features,).
     anchor
-        Where the gradient is to be zero but for what new samples add, if anywhere.
+        The weights of a refit, if any.
     """
 
     gram: Floats
@@ -142,9 +157,20 @@ class Objective:
         constant: bool = False,
         anchor: Anchor | None = None,
     ) -> Objective:
-        """Take the statistics of which a `share` of the samples is used.
+        """Return the objective for summed statistics.
 
-        The last feature is the constant; the ridge holds it only with `constant`.
+        Parameters
+        ----------
+        total
+            The summed statistics; the last feature is the constant.
+        grid
+            Precision of the weights and residuals.
+        share
+            Fraction of the samples in the objective.
+        constant
+            Whether the constant is penalized.
+        anchor
+            The weights of a refit, if any.
         """
         if total.count <= 0:
             raise SolveError(f"nothing to solve: the total holds {total.count} samples")
@@ -162,12 +188,12 @@ class Objective:
 
     @property
     def step(self) -> float:
-        """The real weight that the integer 1 stands for."""
+        """The real value of the integer weight 1."""
         return LN2 / (2.0**self.grid.weights * self.unit)
 
     @property
     def slope(self) -> float:
-        """The real gradient that the integer -1 of a residual sum stands for."""
+        """The real gradient of an integer residual sum of -1."""
         return self.unit / 2.0**self.grid.residuals
 
     def metric(self, ridge: float) -> Metric:
@@ -180,7 +206,17 @@ class Objective:
         return self.penalized_loss(point.values, point.loss, ridge)
 
     def penalized_loss(self, values: Integers, loss: int, ridge: float) -> float:
-        """Return the penalized loss of weights whose loss is known, in nats."""
+        """Return the penalized loss in nats.
+
+        Parameters
+        ----------
+        values
+            Integer weights.
+        loss
+            Their loss in steps of 2^-20 bits.
+        ridge
+            The ridge.
+        """
         moved = values if self.anchor is None else values - self.anchor.values
         held = moved[self.penalized > 0]
         squares = exact_product(held, held) * self.step**2
@@ -198,7 +234,7 @@ class Objective:
         return gradient
 
     def relative(self, point: Point) -> tuple[Integers, Array]:
-        """Return weights and residual sums as far as they differ from those of the anchor."""
+        """Return weights and residual sums minus those of the anchor."""
         if self.anchor is None:
             return point.values, point.products
         return point.values - self.anchor.values, point.products - self.anchor.products
@@ -213,7 +249,7 @@ def exact_product(left: Array, right: Array) -> float:
     >>> exact_product(big, big - np.array([0, 0, 1])) == float(2 * 2**80 + 9 + 2**40)
     True
     """
-    if left.dtype.kind == "f" or right.dtype.kind == "f":  # without the grid nothing is exact
+    if left.dtype.kind == "f" or right.dtype.kind == "f":  # without a grid sums are not exact
         return float(np.sum(left * right))
     total = 0
     for shift, part in _limbs(left.ravel()):
@@ -223,7 +259,7 @@ def exact_product(left: Array, right: Array) -> float:
 
 
 def _limbs(values: Integers) -> list[tuple[int, Integers]]:
-    """Cut integers into signed pieces of 20 bits, whose products add up within 64."""
+    """Return integers as signed limbs of 20 bits, whose products sum up within 64 bits."""
     pieces, shift, rest = [], 0, values
     while rest.any():
         low = ((rest + (1 << 19)) & ((1 << 20) - 1)) - (1 << 19)

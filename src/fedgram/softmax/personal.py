@@ -1,8 +1,8 @@
-"""A client's own softmax head: the likeliest one around the shared head, in the dual form.
+"""Personal softmax heads: a correction of the shared head, in the primal or the dual form.
 
-A client adds V to the shared weights, which minimizes the loss of its own samples plus
-``strength / 2 |V|^2``. At the minimum ``strength V = F'(Y - P)``: V is a sum of the client's rows,
-so the problem has as many unknowns as the client has samples.
+The correction V of the shared weights minimizes the loss of the client's samples plus
+``strength / 2 |V|^2``. At the minimum ``strength V = F'(Y - P)``: V is a combination of the
+client's rows, so the dual problem has one unknown per sample and class.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from fedgram.runtime import flops
 from fedgram.runtime.threads import single_threaded_blas
 
 STEPS = 8
-_CURVATURE = 0.15  # of the loss, as a share of the rows' products: at most 0.5
+_CURVATURE = 0.15  # assumed curvature of the loss, relative to the rows' products; at most 0.5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OwnRows:
-    """A client's rows in real units, with their products in the smaller of two ways.
+    """A client's rows in real units, with the smaller of their two Gram matrices.
 
     Parameters
     ----------
     rows
         Samples by features.
     products
-        ``rows rows'`` where samples are fewer than features, else ``rows' rows``.
+        ``rows rows'`` if there are fewer samples than features, otherwise ``rows' rows``.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class OwnRows:
 
     @classmethod
     def of(cls, rows: Floats) -> OwnRows:
-        """Prepare a client's rows."""
+        """Return a client's rows with their products."""
         count, width = rows.shape
         flops.add(2 * count * width * min(count, width))
         with single_threaded_blas():
@@ -59,10 +59,19 @@ class OwnRows:
         return bool(len(self.rows) < self.rows.shape[1])
 
     def weights(self, logits: Floats, targets: Floats, *, strength: float) -> Floats:
-        """Return what is added to the shared weights, (features, classes).
+        """Return the correction V of the shared weights, (features, classes).
 
-        `logits` are those of the shared head on the rows, `targets` the true classes. Steps in a
-        fixed metric; where one raises the loss, it is taken back and all further ones are halved.
+        By steps in a fixed metric. A step that increases the loss is rejected, and all further
+        steps are halved.
+
+        Parameters
+        ----------
+        logits
+            Logits of the shared head on the rows.
+        targets
+            One-hot labels.
+        strength
+            Weight of ``|V|^2 / 2``.
         """
         count, width = self.rows.shape
         if not count:
@@ -83,7 +92,7 @@ class OwnRows:
             loss = _loss(moved, targets) + strength / 2 * squares
             if loss <= (1 + 1e-12) * least:  # but for rounding
                 found, least, residual = tried, loss, targets - softmax(moved)
-            else:  # the loss curves more than assumed
+            else:  # the curvature is larger than assumed
                 length /= 2
         with single_threaded_blas():
             added: Floats = self.rows.T @ found if self.dual else found

@@ -1,10 +1,10 @@
-"""The server's part of a softmax regression: where to go next, from integer sums alone.
+"""Quasi-Newton steps (L-BFGS) of the server for softmax regression, from integer sums only.
 
-L-BFGS in the metric of the summed Gram matrix. Iterates and gradients are integers on public grids,
-so every product of a step with a gradient change is exact; what is solved is float64, refined, and
-rounded to the weights' grid before anybody sees it. Two servers with different BLAS libraries
-broadcast the same integers unless an entry lies on the very edge of two steps, and such entries
-are counted.
+The initial metric is the summed Gram matrix. Weights and gradients are integers on public grids, so
+every product of a step with a gradient change is exact. Solutions are float64, refined, and rounded
+to the grid of the weights before they are broadcast. Two servers with different BLAS libraries
+broadcast equal integers unless an entry is very close to the middle of two grid steps; such near
+ties are counted.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fedgram.core.samples import Array, Floats, Integers
 from fedgram.errors import SolveError
 from fedgram.softmax.objective import Metric, Objective, Point, exact_product
 
-MEMORY = 10  # pairs of steps and gradient changes
-_DAMPING = 0.3  # of a class's own scale of the metric, towards that of all classes
-_REACH = 5.0  # within which a class's scale may differ from that of all
-_EDGE = 2.0**-16  # of a step of the grid: an entry this close to two steps counts as a near tie
+MEMORY = 10  # maximum number of curvature pairs
+_DAMPING = 0.3  # of a class's scale of the metric, towards the common scale of all classes
+_REACH = 5.0  # largest ratio of a class's scale to the common scale
+_EDGE = 2.0**-16  # an entry within this distance of a rounding tie counts as a near tie
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,18 +38,18 @@ class CurvaturePair:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class QuasiNewton:
-    """A softmax regression on its way: the best point so far and the pairs that led there.
+    """The state of an L-BFGS search: the best point so far and the last curvature pairs.
 
     Parameters
     ----------
     objective
-        What is minimized.
+        The objective to minimize.
     point
-        The point with the least penalized loss so far.
+        The point with the smallest penalized loss so far.
     pairs
-        At most `MEMORY` of them, oldest first.
+        At most `MEMORY` curvature pairs, the oldest first.
     near_ties
-        Entries of broadcast weights that lay on the edge of two steps of the grid.
+        Number of entries of broadcast weights that were close to a rounding tie.
     """
 
     objective: Objective
@@ -67,7 +67,7 @@ class QuasiNewton:
         weights: dict[int, float] = {}
         rest = objective.gradient(self.point, ridge)
         for k in reversed(range(len(self.pairs))):
-            # The step times what is left of the gradient, from exact products of integers.
+            # The step times the remaining gradient, from exact products of integers.
             downhill = self._downhill(self.pairs[k], ridge) - sum(
                 weight * self._along(self.pairs[k], self.pairs[later], ridge)
                 for later, weight in weights.items()
@@ -79,12 +79,12 @@ class QuasiNewton:
             moved = moved * _scales(steps[-1], changes[-1], metric.solve(changes[-1]))
         for k in range(len(self.pairs)):
             moved = moved + steps[k] * (weights[k] - _dot(changes[k], moved) / along[k])
-        # What is common to all classes changes no probability: without it the ridge is smaller.
+        # A term common to all classes changes no probability; without it the penalty is smaller.
         centred: Floats = moved - moved.mean(axis=1, keepdims=True)
         return centred
 
     def candidate(self, direction: Floats, length: float) -> tuple[Integers, int]:
-        """Return the weights one step further, rounded to the grid, and their near ties."""
+        """Return the weights after a step, rounded to the grid, and their number of near ties."""
         exact = self.point.values - (length / self.objective.step) * direction
         rounded = np.rint(exact)
         if not np.isfinite(rounded).all() or np.abs(rounded).max(initial=0.0) >= 2.0**52:
@@ -93,7 +93,17 @@ class QuasiNewton:
         return rounded.astype(np.int64), ties
 
     def accepted(self, after: Point, ridge: float, ties: int) -> QuasiNewton:
-        """Return the search at a better point, with one more pair."""
+        """Return the search at a better point, with one more curvature pair.
+
+        Parameters
+        ----------
+        after
+            The better point.
+        ridge
+            The ridge.
+        ties
+            Number of near ties of its weights.
+        """
         pair = CurvaturePair.between(self.point, after)
         pairs = self.pairs
         if self._along(pair, pair, ridge) > 0:
@@ -101,7 +111,7 @@ class QuasiNewton:
         return replace(self, point=after, pairs=pairs, near_ties=self.near_ties + ties)
 
     def restarted(self, point: Point, ties: int = 0) -> QuasiNewton:
-        """Return the search at a point of other samples: what came before does not compare."""
+        """Return the search at a point without curvature pairs, as of other samples."""
         return replace(self, point=point, pairs=(), near_ties=self.near_ties + ties)
 
     def _downhill(self, pair: CurvaturePair, ridge: float) -> float:
@@ -127,7 +137,7 @@ def _dot(left: Array, right: Array) -> float:
 
 
 def _scales(step: Floats, change: Floats, solved: Floats) -> Floats:
-    """Return how much longer the metric's steps should be, for each class, by the last pair."""
+    """Return a factor of the metric's steps for each class, from the last curvature pair."""
     along, across = np.sum(step * change, axis=0), np.sum(change * solved, axis=0)
     if not (along.sum() > 0 and across.sum() > 0):
         return np.ones(step.shape[1])

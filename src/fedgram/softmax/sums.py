@@ -1,10 +1,10 @@
 """Softmax regression as sums over samples, in exact integers.
 
-The server broadcasts integer weights. A client's logits are then exact integers, its probabilities
-come from a public table of integer exponentials with one IEEE division and one rounding, and what
-it sends, the products of features and residuals, is a sum of integers. The totals are the same
-bytes for any split of the samples over clients, any order, any batch and any number of threads, on
-every IEEE machine that was sent the same integers. No function of the C library takes part.
+The server broadcasts integer weights. A client's logits are then exact integers. Its probabilities
+are computed from a public table of integer exponentials, with one IEEE division and one rounding.
+Its reply, the sum of products of features and residuals, is a sum of integers. So the totals are
+equal, to the bit, for any partition, order, batch size and number of threads, on every IEEE
+machine. No function of the C library is used.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ from fedgram.models.linear import Linear, lifted
 from fedgram.selection.holdout import content_hashes, folds
 from fedgram.softmax.arithmetic import SoftmaxGrid, exact_logits, softmax_residuals
 
-_ENTRIES_AT_A_TIME = 2**18  # of float64 logits: 2 MB, so that they stay in cache
+_ENTRIES_AT_A_TIME = 2**18  # of float64 logits: 2 MB fit in the cache
 
 
 @codec.register("IntegerHead/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IntegerHead:
-    """A linear head whose weights are integers of a public step: what the server broadcasts.
+    """A linear head with integer weights in steps of a public size, as the server broadcasts it.
 
     Parameters
     ----------
     values
         Integer weights, (features, classes).
-    grid, space, classes, lift
-        What the integers mean, and what they multiply.
+    grid
+        Precision of the weights.
+    space, classes, lift
+        Feature space (after the lift), class list and lift, as in `Linear`.
     origin
-        Digest of the totals and settings it was solved from.
+        Digest of the totals and settings that the head was solved from.
 
     Examples
     --------
@@ -66,7 +68,23 @@ class IntegerHead:
         lift: Lift | None = None,
         origin: str = "",
     ) -> IntegerHead:
-        """Round real weights to the grid."""
+        """Return a head with real weights rounded to the grid.
+
+        Parameters
+        ----------
+        weights
+            Real weights, (features, classes).
+        grid
+            Precision of the weights.
+        space
+            The feature space, after the lift.
+        classes
+            The class list.
+        lift
+            The lift.
+        origin
+            Digest of the totals and settings that the head was solved from.
+        """
         return cls(
             values=np.rint(weights / grid.step(space)).astype(np.int64),
             grid=grid,
@@ -77,9 +95,9 @@ class IntegerHead:
         )
 
     def linear(self) -> Linear:
-        """Return the same head in real units, whose scores are logits to base e."""
+        """Return the head in real units; its scores are logits to base e."""
         return Linear(
-            # In one order of memory, for BLAS rounds otherwise: what was sent has this one.
+            # C order, as after decoding: BLAS may round products in Fortran order differently.
             weights=np.multiply(self.values, np.float64(self.grid.step(self.space)), order="C"),
             space=self.space,
             classes=self.classes,
@@ -88,28 +106,29 @@ class IntegerHead:
         )
 
     def provenance(self) -> str:
-        """Digest of what the head was solved from, where that is known; else of the head."""
+        """Digest of the totals and settings if known, otherwise of the head."""
         return self.origin or codec.digest(self)
 
 
 @codec.register("SoftmaxQuery/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SoftmaxQuery:
-    """What is asked of clients in one exchange: residual sums at these integer weights.
+    """The broadcast of one exchange: a query for residual sums at integer weights.
 
     Parameters
     ----------
     values
         Integer weights of each fold, (folds, features, classes).
     base
-        Further weights at which only the loss is asked for, (folds, features, classes), or (0, 0,
-        0) for none: so that two losses come from the same clients.
+        Further weights at which only the loss is computed, (folds, features, classes), or shape
+        (0, 0, 0) for none. So two losses can be compared on the same clients.
     folds
-        How many folds are left out in turn (`fedgram.selection.holdout`); 0 to use all samples.
+        Number of folds that are held out in turn (`fedgram.selection.holdout`); 0 to use all
+        samples.
     residuals
-        Whether residual sums are asked for, or the loss alone.
+        Whether residual sums are computed, or the loss only.
     grid, space, classes, lift
-        As of `IntegerHead`.
+        As in `IntegerHead`.
     """
 
     values: Integers
@@ -130,7 +149,7 @@ class SoftmaxQuery:
             )
 
     def sums(self, samples: Samples) -> ResidualSums:
-        """Return a client's part of the answer."""
+        """Return the sums over a client's samples."""
         features, labels = lifted(samples, self.lift)
         if features.space != self.space:
             raise MismatchError(
@@ -138,7 +157,7 @@ class SoftmaxQuery:
                 "use the same backbone, grid and lift"
             )
         if labels.classes != self.classes:
-            raise MismatchError("the weights are for another class list; use the same one")
+            raise MismatchError("the weights are for another class list; use the same class list")
         fold = folds(samples, self.folds)
         parts = [self._fold(k, fold, features, labels.codes) for k in range(len(self.values))]
         hashes = content_hashes(samples)
@@ -181,7 +200,7 @@ class SoftmaxQuery:
     def _losses(
         self, features: Features, codes: Integers, which: Integers, values: Integers
     ) -> tuple[int, int]:
-        """Return the summed loss of some of the samples, and how many are classified right."""
+        """Return the loss of some of the samples, and their number of correct predictions."""
         loss = correct = 0
         for rows, classes in _batches(features, codes, which, len(self.classes)):
             logits = exact_logits(rows, values, self.space)
@@ -194,23 +213,23 @@ class SoftmaxQuery:
 @codec.register("ResidualSums/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ResidualSums(Additive):
-    """What clients answer to a `SoftmaxQuery`: integer sums over samples, for each fold.
+    """The reply to a `SoftmaxQuery`: integer sums over samples, for each fold.
 
     Parameters
     ----------
     count, loss
-        Samples that are used, and their loss in steps of 2^-20 bits.
+        Number of fitted samples, and their loss in steps of 2^-20 bits.
     products
-        Sum of feature times residual, (folds, features, classes); a residual is 2^residuals times
-        one in the true class, minus the rounded probabilities. Over classes they add up to zero.
+        Sum of feature times residual, (folds, features, classes). A residual is 2^residuals times
+        the one-hot label minus the rounded probabilities; residuals sum to zero over classes.
     base_loss
-        The loss at the query's base, where there is one.
+        The loss at the query's base, if any.
     out_count, out_loss, out_correct
-        Samples that are left out, their loss, and how many are classified right.
+        Number of held-out samples, their loss, and their number of correct predictions.
     fingerprint
-        Sum of the hashes of all samples, modulo 2^64: equal where the same samples answered.
+        Sum of the hashes of all samples, modulo 2^64: equal if the set of samples is equal.
     at
-        Digest of the weights: sums at different weights refuse to add.
+        Digest of the weights; sums at different weights do not add.
 
     Examples
     --------
@@ -244,7 +263,7 @@ class ResidualSums(Additive):
         return not self.at
 
     def fold(self, number: int) -> Self:
-        """Return the sums of one fold, as one."""
+        """Return the sums of one fold."""
         one = slice(number, number + 1)
         names = ("count", "products", "loss", "base_loss", "out_count", "out_loss", "out_correct")
         return replace(self, **{name: getattr(self, name)[one] for name in names})
@@ -253,21 +272,21 @@ class ResidualSums(Additive):
         counts = np.stack([self.count, self.out_count, self.out_correct])
         losses = np.stack([self.loss, self.base_loss, self.out_loss])
         if (counts < 0).any() or (losses < 0).any() or (self.out_correct > self.out_count).any():
-            raise DataError("softmax sums: counts and losses below zero, or more right than there")
-        # No sum of samples reaches the middle of 64 bits, so that a total cannot wrap.
+            raise DataError("softmax sums: expected counts and losses >= 0, and correct <= count")
+        # Sums of all sites stay below 2^62, so that a total cannot overflow.
         room = 2**62 // max(1, sites)
         most = self.count.astype(np.float64) * self.space.bound * 2.0**self.grid.residuals
         if (losses > room).any() or (most > room).any():
-            raise DataError("softmax sums: more samples than leave room for the other sites")
+            raise DataError("softmax sums: the number of samples is too large: a sum may overflow")
         if not (self.space.exact and self.products.size):
             return
         if self.products.sum(axis=2).any():
-            raise DataError("softmax sums: residuals do not add up to zero over the classes")
+            raise DataError("softmax sums: expected residuals that sum to zero over classes")
         if (np.abs(self.products.astype(np.float64)) > most[:, None, None]).any():
-            raise DataError("softmax sums: residuals are larger than the number of samples allows")
+            raise DataError("softmax sums: residuals are too large for the number of samples")
 
     def totals(self) -> dict[str, Array]:
-        """Return what does not depend on the way samples are spread, for digests."""
+        """Return the sums that do not depend on the partition, for digests."""
         names = ("count", "products", "loss", "out_count", "out_loss", "out_correct", "fingerprint")
         return {name: getattr(self, name) for name in names}
 
@@ -275,7 +294,7 @@ class ResidualSums(Additive):
 def _batches(
     features: Features, codes: Integers, which: Integers, classes: int
 ) -> list[tuple[Floats, Integers]]:
-    """Cut samples into float64 blocks; all products of a block are exact."""
+    """Return samples in float64 blocks; all products of a block are exact."""
     size = max(64, _ENTRIES_AT_A_TIME // max(1, classes, features.space.width))
     return [
         (features.values[part].astype(np.float64), codes[part])

@@ -1,7 +1,7 @@
-"""Steps that descend, for several clients of one process at once.
+"""Local SGD of several clients of one process in one batch.
 
-Such a step is written for one client. Where its client descends it yields the `LocalDescent`, and
-goes on when that is done::
+A batched step is written for one client, as a generator: it yields each `LocalDescent` and
+continues when the descent has been run::
 
     @batched_step
     def update(self, client, model):
@@ -9,9 +9,9 @@ goes on when that is done::
         yield self.descent(model).task(model.shape, theta, self.rows(client, model), client.rng)
         return ...
 
-Called as ``update(client, model)`` it is a step like any other. An engine that holds several
-clients may call ``update.together(clients, model)``, which gives the same replies, to the bit, with
-less of Python's overhead: the tasks of all clients are done beside each other.
+Called as ``update(client, model)`` it is an ordinary step. An engine with several clients may call
+``update.together(clients, model)``: the replies are equal to the bit, with less overhead of Python,
+because the descents of all clients run in one batch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from fedgram.training.descent import LocalDescent, run_batched
 Method = TypeVar("Method")
 Broadcast = TypeVar("Broadcast")
 Reply = TypeVar("Reply")
-Descents = Generator[LocalDescent, None, Reply]  # what a step that is written in this way returns
+Descents = Generator[LocalDescent, None, Reply]  # return type of a batched step's function
 
 
 class BatchedStep(Generic[Reply]):
-    """A method's step, for one client or for several at once."""
+    """A method's step for one client, or for several in one batch."""
 
     def __init__(self, begin: Callable[[Client, Any], Descents[Reply]], name: str) -> None:
         self._begin = begin
@@ -48,7 +48,7 @@ class BatchedStep(Generic[Reply]):
             run_batched([task])
 
     def together(self, clients: Sequence[Client], broadcast: Any) -> list[Reply]:
-        """Return the clients' replies, in their order."""
+        """Return the replies of the clients, in the order of the clients."""
         running = {client.id: self._begin(client, broadcast) for client in clients}
         replies: dict[str, Reply] = {}
         while len(replies) < len(clients):
@@ -65,7 +65,7 @@ class BatchedStep(Generic[Reply]):
 
 
 class _Batched(Generic[Reply]):
-    """What a decorated function is in its class: it becomes a `BatchedStep` of an instance."""
+    """A descriptor that turns the decorated function into a `BatchedStep` of an instance."""
 
     def __init__(self, function: Callable[[Any, Client, Any], Descents[Reply]]) -> None:
         self._function = function
@@ -81,12 +81,12 @@ class _Batched(Generic[Reply]):
 def batched_step(
     function: Callable[[Method, Client, Broadcast], Descents[Reply]],
 ) -> Callable[[Method, Client, Broadcast], Reply]:
-    """Make a step of a function that yields its client's descents."""
+    """Turn a function that yields its client's descents into a step."""
     return cast(Callable[[Method, Client, Broadcast], Reply], _Batched(function))
 
 
 def _advanced(running: Descents[Reply]) -> tuple[LocalDescent | None, Reply | None]:
-    """Return the next task, or else the reply."""
+    """Return the next descent and None, or None and the reply."""
     try:
         return next(running), None
     except StopIteration as end:

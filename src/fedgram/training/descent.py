@@ -1,13 +1,13 @@
-"""Mini-batch descent at clients, by whichever of two ways to the same numbers is shorter.
+"""Local mini-batch SGD, in the primal or the dual form, whichever is cheaper.
 
-A step of a linear head adds a combination of the batch's samples to the parameters. So after any
-number of steps they are the start plus a combination ``X' A`` of all the client's samples, and the
-scores of a batch are those at the start plus ``K A``, where ``K = X X'`` is computed once and kept
-for all rounds. A client with fewer samples than features then works with short rows instead of
-long ones, and meets the features only twice: before its first step and after its last.
+A step of a linear head adds a linear combination of the batch's samples to the parameters. So the
+parameters are always the start plus a combination ``X' A`` of the client's samples, and the scores
+of a batch are those at the start plus ``K A``. The kernel ``K = X X'`` is computed once and cached
+for all rounds. With fewer samples than features the dual form works with short rows instead of long
+ones, and uses the features only before the first step and after the last.
 
-Several clients of one process take such steps beside each other: what is not a product is done for
-all of them in one call, so that Python's overhead is that of one client.
+Several clients of one process run their dual steps in one batch: all operations but the products
+are one call for all clients, which saves overhead of Python.
 """
 
 from __future__ import annotations
@@ -33,13 +33,22 @@ from fedgram.models.mlp import (
 )
 from fedgram.runtime import flops
 
-_CALLS = 10  # of one client's descents that are expected to share its products
-_kept = ArrayCache(most=2**30)
+_CALLS = 10  # expected number of descents that share the kernel of a client
+_kernels = ArrayCache(most=2**30)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
     """Mini-batch gradient descent at one client.
+
+    Parameters
+    ----------
+    rate
+        Learning rate.
+    epochs
+        Number of passes over the samples.
+    batch
+        Samples per step; 0 for all.
 
     Examples
     --------
@@ -74,16 +83,30 @@ class SGD:
         rng: np.random.Generator,
         **options: Any,
     ) -> LocalDescent:
-        """Return what a call would do, to be done `run_batched` with others."""
+        """Return the descent of a call, to be run by `run_batched` together with others.
+
+        Parameters
+        ----------
+        shape
+            The layers.
+        theta
+            All parameters, changed in place.
+        rows
+            The samples.
+        rng
+            Draws the order of the samples.
+        **options
+            Further fields of a `LocalDescent`.
+        """
         return LocalDescent(descent=self, shape=shape, theta=theta, rows=rows, rng=rng, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LocalDescent:
-    """One client's descent, still to be done.
+    """One client's local descent, before it is run.
 
     Each step is ``theta -= rate * (gradient + strength * (theta - towards) + drift)``, only in the
-    entries that `mask` selects.
+    entries selected by `mask`.
     """
 
     descent: SGD
@@ -98,12 +121,12 @@ class LocalDescent:
 
     @property
     def keep(self) -> float:
-        """What a step leaves of the parameters."""
+        """Factor of the parameters in a step: ``1 - rate * strength``."""
         return 1.0 - self.descent.rate * self.strength
 
     @cached_property
     def constant(self) -> Array | None:
-        """The part of a step that does not change from one to the next."""
+        """The constant term of all steps: ``rate * (drift - strength * towards)``."""
         rate = self.descent.rate
         pull = None
         if self.towards is not None and self.strength:
@@ -113,25 +136,25 @@ class LocalDescent:
         return rate * self.drift if pull is None else pull + rate * self.drift
 
     @cached_property
-    def parts(self) -> list[slice]:
-        """The mini-batches of an epoch, as places in its order."""
+    def batch_slices(self) -> list[slice]:
+        """The mini-batches of an epoch, as slices of its order."""
         return self.rows.batch_slices(self.descent.batch)
 
-    def orders(self) -> Iterator[Integers]:
+    def epoch_orders(self) -> Iterator[Integers]:
         """Yield the order of the samples in each epoch."""
         return self.rows.epoch_orders(self.descent.batch, self.descent.epochs, self.rng)
 
     def kind(self) -> Hashable:
-        """Return what tasks must have in common to be done in one span; None if this is not."""
+        """Return the key of descents that run in one dual batch; None for the primal form."""
         if self.mask is not None or not isinstance(self.shape, MLP):
             return None
-        if not spans(self.shape, self.rows, self.descent.epochs, self.constant):
+        if not dual_is_cheaper(self.shape, self.rows, self.descent.epochs, self.constant):
             return None
-        steady = self.constant is not None
-        return self.descent, self.shape, self.strength, steady, self.theta.dtype
+        has_constant = self.constant is not None
+        return self.descent, self.shape, self.strength, has_constant, self.theta.dtype
 
-    def alone(self) -> None:
-        """Change the parameters step by step."""
+    def run_one(self) -> None:
+        """Run the descent in the primal form, step by step."""
         descent, theta = self.descent, self.theta
         step = None if self.mask is None else np.empty_like(theta)
         for batch in self.rows.batches(descent.batch, descent.epochs, self.rng):
@@ -143,7 +166,7 @@ class LocalDescent:
                 theta -= self.constant
 
     def _masked(self, batch: TrainingRows, step: Array) -> None:
-        """Change the selected entries; `step` is where to work."""
+        """Run one step of the selected entries; `step` is a work array."""
         self.shape.backward(self.theta, batch, into=step, scale=self.descent.rate)
         step += (1.0 - self.keep) * self.theta
         if self.constant is not None:
@@ -153,31 +176,28 @@ class LocalDescent:
 
 
 def run_batched(tasks: Iterable[LocalDescent]) -> None:
-    """Change the parameters of each task.
-
-    Tasks share nothing: every bit is what it would be if they were done one by one.
-    """
+    """Run all descents; the parameters are equal, to the bit, to those of separate runs."""
     alike: defaultdict[Hashable, list[LocalDescent]] = defaultdict(list)
     with ignore_overflow():
         for task in tasks:
             kind = task.kind()
             if kind is None:
-                task.alone()
+                task.run_one()
             else:
                 alike[kind].append(task)
-        for some in alike.values():
-            _DualDescent(some)()
+        for group in alike.values():
+            _DualDescent(group)()
 
 
 class _DualDescent:
-    """Descents in the span of each client's samples, a step of all of them at a time.
+    """SGD in the dual form for several clients, one step of all clients at a time.
 
-    Scores and combinations of the clients stand one under the other. Whoever takes most steps in
-    an epoch is at the top, so that those who take part in a step are the first ones.
+    Scores and coefficients of the clients are stacked, the clients with the largest number of
+    steps per epoch first. So the clients that take part in a step are the first rows.
     """
 
     def __init__(self, tasks: Sequence[LocalDescent]) -> None:
-        self._tasks = sorted(tasks, key=lambda task: -len(task.parts))
+        self._tasks = sorted(tasks, key=lambda task: -len(task.batch_slices))
         self._ends = list(accumulate(len(task.rows) for task in self._tasks))
         self._begins = [0, *self._ends[:-1]]
         self._heads = [_head(task, task.theta) for task in self._tasks]
@@ -190,15 +210,17 @@ class _DualDescent:
         self._codes = np.concatenate([task.rows.codes for task in self._tasks])
         self._combination = np.zeros_like(self._start)
         self._combinations = self._own(self._combination)
-        # How much of the start and of the constant is in each client's parameters by now.
+        # Current factors of the start and of the constant term in each client's parameters.
         self._of_start = [1.0] * len(tasks)
         self._of_constant = [0.0] * len(tasks)
 
     def __call__(self) -> None:
-        """Find the combinations of samples that the steps add to the parameters, and add them."""
-        numbers = range(len(self._tasks[0].parts))
+        """Compute the coefficients of the samples, then add their combination to the parameters."""
+        numbers = range(len(self._tasks[0].batch_slices))
         steps = [_Step.of(self._tasks, number, self._start.dtype) for number in numbers]
-        for epoch, orders in enumerate(zip(*(task.orders() for task in self._tasks), strict=True)):
+        for epoch, orders in enumerate(
+            zip(*(task.epoch_orders() for task in self._tasks), strict=True)
+        ):
             below = [order + begin for order, begin in zip(orders, self._begins, strict=True)]
             for number, step in enumerate(steps):
                 places = np.concatenate(step.chosen(below))
@@ -206,14 +228,14 @@ class _DualDescent:
                 if epoch or number:
                     scores += self._added(step.chosen(orders), len(places))
                 residual = cross_entropy_grad(scores, self._codes.take(places), step.share)
-                self._forget(len(step.parts))
+                self._forget(len(step.slices))
                 if epoch:
                     residual += self._combination.take(places, axis=0)
                 self._combination[places] = residual
         self._add()
 
     def _now(self, step: _Step, places: Integers) -> Array:
-        """Return scores as far as they come from the start and the constant."""
+        """Return the contribution of the start and of the constant term to the scores."""
         scores: Array = self._start.take(places, axis=0)
         if self._tasks[0].keep != 1.0:
             scores *= step.per_row(self._of_start, scores.dtype)
@@ -223,19 +245,19 @@ class _DualDescent:
         return scores
 
     def _added(self, chosen: Sequence[Integers], count: int) -> Array:
-        """Return what the combinations so far add to the scores of the chosen samples."""
+        """Return the contribution of the samples' coefficients to the scores: ``K A``."""
         more = np.empty((count, self._start.shape[1]), self._start.dtype)
         begin = 0
-        for kernel, combination, some in zip(
+        for kernel, combination, rows in zip(
             self._kernels, self._combinations, chosen, strict=False
         ):
-            end = begin + len(some)
-            matmul(kernel.take(some, axis=0), combination, 1.0, out=more[begin:end])
+            end = begin + len(rows)
+            matmul(kernel.take(rows, axis=0), combination, 1.0, out=more[begin:end])
             begin = end
         return more
 
     def _forget(self, present: int) -> None:
-        """Scale what the first clients have by now, as their step does before it adds."""
+        """Multiply all terms of the first `present` clients by ``keep``, as a step does."""
         keep = self._tasks[0].keep
         if keep != 1.0:
             self._combination[: self._ends[present - 1]] *= keep
@@ -244,7 +266,7 @@ class _DualDescent:
             self._of_constant[at] = keep * self._of_constant[at] + 1.0
 
     def _add(self) -> None:
-        """Change the parameters."""
+        """Add the combination of samples to the parameters of each client."""
         for at, (task, head) in enumerate(zip(self._tasks, self._heads, strict=True)):
             if task.keep != 1.0:
                 head *= self._of_start[at]
@@ -255,44 +277,44 @@ class _DualDescent:
             head += matmul(task.rows.values.T, combination, 1.0)
 
     def _scores(self, heads: Sequence[Array]) -> Array:
-        """Return the scores of all samples, each under its client's head."""
+        """Return the scores of all samples, each with its client's head."""
         scores = np.empty((self._ends[-1], heads[0].shape[1]), heads[0].dtype)
         for task, head, own in zip(self._tasks, heads, self._own(scores), strict=True):
             matmul(task.rows.values, head, task.rows.unit, out=own)
         return scores
 
     def _own(self, stacked: Array) -> list[Array]:
-        """Return each client's part."""
+        """Return the rows of each client."""
         return [stacked[b:e] for b, e in zip(self._begins, self._ends, strict=True)]
 
 
 class _Step(NamedTuple):
-    """The mini-batches of those who take part in a step."""
+    """The mini-batches of the clients that take part in a step."""
 
-    parts: list[slice]  # of each one's order
+    slices: list[slice]  # of the epoch order of each client
     sizes: list[int]
-    share: float | Array  # of each sample in its batch's mean, times the rate, against the slope
+    share: float | Array  # weight of each sample: -rate / batch size
 
     @classmethod
     def of(cls, tasks: Sequence[LocalDescent], number: int, dtype: Any) -> _Step:
-        """Return the step with this number in an epoch; whoever takes fewer is not in it."""
-        present = [task for task in tasks if number < len(task.parts)]
-        parts = [task.parts[number] for task in present]
+        """Return the step with this number in an epoch, of the clients with enough batches."""
+        present = [task for task in tasks if number < len(task.batch_slices)]
+        parts = [task.batch_slices[number] for task in present]
         sizes = [len(range(len(t.rows))[part]) for t, part in zip(present, parts, strict=True)]
         shares = [-task.descent.rate / size for task, size in zip(present, sizes, strict=True)]
         return cls(parts, sizes, _per_row(shares, sizes, dtype))
 
     def chosen(self, orders: Iterable[Integers]) -> list[Integers]:
-        """Return which samples are in the batches, given the order of each of the tasks."""
-        return [order[part] for order, part in zip(orders, self.parts, strict=False)]
+        """Return the samples in the batches, given the epoch order of each client."""
+        return [order[part] for order, part in zip(orders, self.slices, strict=False)]
 
     def per_row(self, values: Sequence[float], dtype: Any) -> float | Array:
-        """Spread a number of each of the tasks over the rows of its batch."""
+        """Repeat each client's value for the rows of its batch."""
         return _per_row(values[: len(self.sizes)], self.sizes, dtype)
 
 
 def _per_row(values: Sequence[float], counts: Sequence[int], dtype: Any) -> float | Array:
-    """Return each value as often as its count, as a column: one number if all are the same."""
+    """Return a column of repeated values, or a single number if all values are equal."""
     if len(set(values)) == 1:
         return values[0]
     return np.repeat(np.array(values, dtype), counts)[:, None]
@@ -302,11 +324,21 @@ def _head(task: LocalDescent, theta: Array) -> Array:
     return task.shape.layers(theta)[-1]
 
 
-def spans(shape: MLP, rows: TrainingRows, epochs: int, constant: Array | None) -> bool:
-    """Say whether descent in the span of the samples takes fewer operations.
+def dual_is_cheaper(shape: MLP, rows: TrainingRows, epochs: int, constant: Array | None) -> bool:
+    """Return whether the dual form takes fewer operations than the primal form.
 
-    It depends on what the rows are, never on what happens to be kept: the last bits of a result
-    depend on it.
+    The last bits of a result depend on the form, so the answer must not depend on caches.
+
+    Parameters
+    ----------
+    shape
+        The layers.
+    rows
+        The samples.
+    epochs
+        Number of epochs.
+    constant
+        The constant term of the steps, if any.
 
     Examples
     --------
@@ -314,7 +346,8 @@ def spans(shape: MLP, rows: TrainingRows, epochs: int, constant: Array | None) -
     >>> def some(count):
     ...     values, codes = np.zeros((count, 1281)), np.zeros(count, int)
     ...     return TrainingRows(values=values, codes=codes, unit=1.0)
-    >>> [spans(shape, some(n), epochs, None) for n, epochs in ((450, 3), (450, 1), (2000, 3))]
+    >>> sizes = ((450, 3), (450, 1), (2000, 3))
+    >>> [dual_is_cheaper(shape, some(n), epochs, None) for n, epochs in sizes]
     [True, False, False]
     """
     if shape.hidden:
@@ -326,15 +359,15 @@ def spans(shape: MLP, rows: TrainingRows, epochs: int, constant: Array | None) -
 
 
 def products(rows: TrainingRows) -> Array:
-    """Return the products of the rows with each other, in real units, kept while the rows are."""
+    """Return the kernel of the rows, ``X X'`` in real units, from the cache if possible."""
     if rows.origin is None:
         return _products(rows)
     features, lift = rows.origin
-    return _kept(features, (lift, rows.values.dtype), lambda: _products(rows))
+    return _kernels(features, (lift, rows.values.dtype), lambda: _products(rows))
 
 
 def _products(rows: TrainingRows) -> Array:
-    flops.add(len(rows) ** 2 * rows.values.shape[1])  # half of them: they are symmetric
+    flops.add(len(rows) ** 2 * rows.values.shape[1])  # half: the kernel is symmetric
     kernel: Array = rows.values @ rows.values.T
     kernel *= rows.unit**2
     return kernel

@@ -1,7 +1,8 @@
-"""Methods that train in rounds: what they have in common, so that a file says what is its own.
+"""The training loop of gradient methods (FedAvg and its relatives): rounds of local SGD.
 
-A round broadcasts a `RoundModel`, every asked client descends from it on its own samples, and the
-server divides a `Weighted` sum. The learning rate is searched for by validation loss.
+In each round the server broadcasts a `RoundModel`, every participating client runs local SGD on its
+own samples, and the server averages the parameters (`Weighted`). The learning rate can be selected
+by validation loss.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from fedgram.training.descent import SGD, LocalDescent
 from fedgram.training.pilots import Loss, Pilot, RateSearch, judged_rounds, rate_at
 
 PILOT_FRACTION = 0.1  # of the training samples, where there are no validation samples
-_FEWEST_BATCHES = 5  # of a client that can leave out a whole one
+_FEWEST_BATCHES = 5  # with fewer batches a client does not hold out a whole batch
 
 
 @codec.register("Model/1", fields={"trial": "attempt"})
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundModel(Shared):
-    """What the server broadcasts: the shared network, and how this training goes.
+    """The broadcast of a round: the shared network and the state of the training.
 
     Parameters
     ----------
@@ -50,13 +51,14 @@ class RoundModel(Shared):
     round
         Number of finished rounds.
     trial
-        Number of this training; pilots come first, and leave nothing behind.
+        Number of this training run: pilots first, then the final training. Client state of other
+        trials is ignored.
     pilot
-        Whether this training only tries a rate.
+        Whether this training only evaluates a rate.
     more
-        What else a method shares.
+        Further shared values of a method.
     search
-        The pilots, where the rate was searched for; it stays at the server.
+        The pilots, if the rate was searched for; stays at the server.
     """
 
     network: TrainedModel
@@ -93,52 +95,52 @@ class RoundModel(Shared):
 
     @property
     def mlp(self) -> MLP:
-        """The layers, in methods that have one hidden layer at most."""
+        """The layers, in methods with at most one hidden layer."""
         return cast(MLP, self.network.shape)
 
     def at(self, theta: Array, **more: Any) -> Self:
-        """Return the same with other parameters, in the precision of these."""
+        """Return a copy with other parameters, in the same precision."""
         moved = replace(self.network, theta=theta.astype(self.theta.dtype, copy=False))
         return replace(self, network=moved, more={**self.more, **more})
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMethod(Method[Any]):
-    """Rounds of local descent and averaging; a method says what is different.
+    """Base class of gradient methods: rounds of local SGD and averaging (FedAvg).
 
     Parameters
     ----------
     rounds
         Number of rounds.
     epochs
-        Passes over a client's samples in each round.
+        Number of passes over a client's samples in each round.
     batch
-        Samples per step; 0 for all at once.
+        Samples per step; 0 for all.
     rate
-        Learning rate; "auto" searches the grid ..., 0.01, 0.03, 0.1, 0.3, 1, ... in both directions
-        from 0.1, by the validation loss in the last of `pilot` rounds. A rate whose loss rises is
-        refused if there is a stable one; of rates that are equal within noise the smallest is
-        taken. Where there are no validation samples, pilots train on about nine tenths of the
-        training samples and are judged on the rest.
+        Learning rate. "auto" searches the rates ..., 0.01, 0.03, 0.1, 0.3, 1, ... in both
+        directions from 0.1, by the validation loss in the last of `pilot` rounds. A rate whose
+        loss increases is rejected if there is a stable rate; of rates that are equal within noise
+        the smallest is selected. Without validation samples, pilots train on about 90 % of the
+        training samples and are evaluated on the rest.
     pilot
-        Rounds of a pilot.
+        Number of rounds of a pilot.
     participation
-        Share of the clients asked in each round, drawn at random.
+        Fraction of the clients that take part in each round, drawn at random.
     hidden
         Width of a hidden layer (ReLU) between features and head; 0 for a linear head.
     layers
-        Several hidden layers instead, convolutions too: in words, or a preset (lenet, acnnl5, mlp),
-        as of `fedacnnl`. Needs torch.
+        Description of several hidden layers instead, with convolutions, or a preset (lenet,
+        acnnl5, mlp), as in `fedacnnl`. Needs torch.
     image
-        Height, width and channels of the images that the features are the pixels of, where the
-        data do not say.
+        Height, width and channels, if the features are the pixels of images; by default from the
+        data.
     precision
         "single" or "double".
     lift
-        Random projection and activation before the network; width 0 for none.
+        Random projection and activation before the network; width 0 for no lift.
     """
 
-    # Validation samples are for choices: rates and rounds.
+    # Validation samples are used to select rates and rounds, so they are not trained on.
     keeps_valid: ClassVar[bool] = True
 
     def number_of_rounds(self) -> int:
@@ -150,7 +152,7 @@ class GradientMethod(Method[Any]):
         rate = self.rate if search or self.rate != "auto" else 0.1
         return replace(self, rounds=min(2, self.rounds), pilot=min(1, self.pilot), rate=rate)
 
-    # Whether `layers` may be set, or the method knows one hidden layer only.
+    # Whether `layers` may be set; otherwise the method supports at most one hidden layer.
     any_layers: ClassVar[bool] = True
 
     rounds: int = 200
@@ -182,11 +184,15 @@ class GradientMethod(Method[Any]):
         layers = read(self.layers)
         if not self.any_layers:
             name = type(self).__name__
-            raise ConfigError(f"layers = {self.layers!r}: {name} has one at most; use hidden")
+            raise ConfigError(
+                f"layers = {self.layers!r}: {name} supports at most one hidden layer; use hidden"
+            )
         if self.hidden or not layers:
-            raise ConfigError(f"layers = {self.layers!r}, hidden = {self.hidden}: use one of them")
+            raise ConfigError(
+                f"layers = {self.layers!r}, hidden = {self.hidden}: use one of the two settings"
+            )
 
-    # What the server does.
+    # At the server
 
     def fit(self, federation: Federation) -> Iterator[Any]:
         """Yield the shared model after each round."""
@@ -201,40 +207,50 @@ class GradientMethod(Method[Any]):
         yield from self.train(federation, start, self.rounds)
 
     def train(self, federation: Federation, model: RoundModel, rounds: int) -> Iterator[Any]:
-        """Yield the model after each of some rounds."""
+        """Yield the model after each round.
+
+        Parameters
+        ----------
+        federation
+            The clients.
+        model
+            The initial model.
+        rounds
+            Number of rounds.
+        """
         model = self.begin(federation, model)
         for number in range(1, rounds + 1):
             model = replace(self.round(federation, model), round=number)
             yield model
 
     def begin(self, federation: Federation, model: RoundModel) -> RoundModel:  # noqa: ARG002
-        """Return the model to begin with, with what else the method shares."""
+        """Return the initial model with the further shared values of the method."""
         return model
 
     def round(self, federation: Federation, model: RoundModel) -> RoundModel:
         """Return the model after one more round."""
-        total = federation.sum(self.update, model, clients=self.asked(federation))
+        total = federation.sum(self.update, model, clients=self.participants(federation))
         return model.at(total.mean())
 
-    def asked(self, federation: Federation) -> list[str] | None:
-        """Return whom to ask in this round; None means everybody."""
+    def participants(self, federation: Federation) -> list[str] | None:
+        """Return the names of the clients in this round; None for all clients."""
         if self.participation == 1:
             return None
-        everybody = list(federation.clients)
-        some = max(1, round(self.participation * len(everybody)))
-        return sorted(federation.rng.choice(everybody, some, replace=False).tolist())
+        clients = list(federation.clients)
+        number = max(1, round(self.participation * len(clients)))
+        return sorted(federation.rng.choice(clients, number, replace=False).tolist())
 
-    # What a client does.
+    # Steps at a client
 
     @step
     def opening(self, client: Client, _: None) -> DataSchema:
-        """Say what the samples of this client mean."""
+        """Return the feature space and the class list of the client."""
         space = self.lift(client.train.features.take(slice(0))).space
         return DataSchema(space=space, classes=client.train.labels.classes)
 
     @batched_step
     def update(self, client: Client, model: RoundModel) -> Descents[Weighted]:
-        """Train on the client's samples and return what is to be averaged."""
+        """Train on the client's samples and return its parameters for averaging."""
         rows = self.rows(client, model)
         theta = model.theta.copy()
         yield from self.descend(client, model, theta, rows)
@@ -243,38 +259,50 @@ class GradientMethod(Method[Any]):
     def descend(
         self, client: Client, model: RoundModel, theta: Array, rows: TrainingRows
     ) -> Iterable[LocalDescent]:
-        """Return what is left to do to change parameters in place by this method's descent."""
+        """Return the local descents that change `theta` in place.
+
+        Parameters
+        ----------
+        client
+            The client.
+        model
+            The broadcast model.
+        theta
+            The client's parameters.
+        rows
+            The client's training samples.
+        """
         return [self.descent(model).task(model.shape, theta, rows, client.rng)]
 
     def personalize(self, client: Client, shared: Any) -> Predictor:  # noqa: ARG002
-        """Return the shared model, unless the method says otherwise."""
+        """Return the shared model; personalized methods override this."""
         network: TrainedModel = shared.network
         return network
 
     @step
     def judge(self, client: Client, model: RoundModel) -> Loss:
         """Return the loss of the personal model on validation samples."""
-        valid = self._parts(client, model)[1]
+        valid = self._train_and_valid(client, model)[1]
         if not len(valid):
             return Loss.zero()
         return Loss.of(self.personalize(client, model)(valid.features), valid.labels)
 
-    # What methods build on.
+    # Helpers of methods
 
     def descent(self, model: RoundModel, epochs: int | None = None) -> SGD:
-        """Return the local descent, for `epochs` epochs if that is given."""
+        """Return the local SGD; `epochs` overrides the number of epochs."""
         epochs = self.epochs if epochs is None else epochs
         return SGD(rate=model.rate, epochs=epochs, batch=self.batch)
 
     def rows(self, client: Client, model: RoundModel) -> TrainingRows:
-        """Return the client's training samples, ready for descent."""
-        samples = self._parts(client, model)[0]
+        """Return the client's training samples as rows for SGD."""
+        samples = self._train_and_valid(client, model)[0]
         if not len(samples):
-            raise DataError("there are no training samples; leave the client out of the data")
+            raise DataError("no training samples; remove the client from the data")
         return TrainingRows.of(samples, self.lift, model.theta.dtype)
 
     def weighted(self, values: Array, weight: int | Integers, *beside: Array) -> Weighted:
-        """Return a client's part of a weighted mean; what it keeps `beside` must not diverge."""
+        """Return a client's term of a weighted mean; see `Weighted.of` for `beside`."""
         places = SINGLE if self.precision == "single" else DOUBLE
         return Weighted.of(values, weight, places=places, beside=beside)
 
@@ -296,9 +324,9 @@ class GradientMethod(Method[Any]):
         return RoundModel(network=network, rate=rate_at(0))
 
     def _search(self, federation: Federation, start: RoundModel) -> RateSearch:
-        """Return pilots at rates of the grid, until one of them is chosen."""
+        """Run pilots at rates of the grid until a rate is selected."""
         pilots: dict[int, Pilot] = {}
-        while (place := RateSearch(pilots).wanted()) is not None:
+        while (place := RateSearch(pilots).next_index()) is not None:
             fresh = replace(start, rate=rate_at(place), trial=len(pilots), pilot=True)
             pilots[place] = self._piloted(federation, fresh)
         return RateSearch(pilots)
@@ -315,11 +343,12 @@ class GradientMethod(Method[Any]):
         means = tuple(loss.mean for loss in losses)
         return Pilot(rate=start.rate, losses=means, error=losses[-1].error)
 
-    def _parts(self, client: Client, model: RoundModel) -> tuple[Samples, Samples]:
-        """Return the samples to train on and to judge by.
+    def _train_and_valid(self, client: Client, model: RoundModel) -> tuple[Samples, Samples]:
+        """Return the samples for training and for validation.
 
-        A pilot leaves out whole batches where it can. Then its epochs end with a batch as small as
-        in the training: the smaller it is, the more it disturbs at a large rate.
+        A pilot without validation samples holds out whole batches if possible. Then the last batch
+        of its epochs is as small as in the final training: small batches are unstable at a large
+        rate.
         """
         if len(client.valid) or not model.pilot:
             return client.train, client.valid
@@ -333,33 +362,33 @@ class GradientMethod(Method[Any]):
 
 
 def load_state(client: Client, model: RoundModel) -> Mapping[str, Any]:
-    """Return what the client kept in this training; nothing, if it is new to it."""
+    """Return the state that the client saved in this training; empty if it has none."""
     if client.state.get("trial") != model.trial:
         return {}
     return client.state
 
 
 def save_state(client: Client, model: RoundModel, **values: Any) -> None:
-    """Keep values at the client until its next round; those of other trainings are dropped."""
+    """Save values at the client for its next round; state of other trainings is dropped."""
     state = cast(MutableMapping[str, Any], client.state)
     state.clear()
     state.update(values, trial=model.trial)
 
 
 def without_head(model: RoundModel) -> RoundModel:
-    """Return a model without its head: where heads are personal, they do not travel."""
+    """Return a model without its head: personal heads are not sent."""
     return model.at(model.theta[: model.shape.base])
 
 
 def with_head(model: RoundModel, head: Array | None) -> Array:
-    """Return all parameters of a headless model under a client's head; at first of zeros."""
+    """Return the parameters of a model without head plus a client's head; zeros by default."""
     if head is None:
         head = np.zeros(model.shape.size - model.shape.base, model.theta.dtype)
     return np.concatenate([model.theta, head])
 
 
 def deterministic_rng(client: Client, model: RoundModel) -> np.random.Generator:
-    """Return randomness that is the same whenever this client personalizes this model."""
+    """Return a random generator that depends only on the client, the trial and the round."""
     name = int.from_bytes(hashlib.sha256(client.id.encode()).digest()[:8], "little")
     return np.random.default_rng([name, model.trial, model.round])
 
@@ -367,7 +396,19 @@ def deterministic_rng(client: Client, model: RoundModel) -> np.random.Generator:
 def fine_tuned(
     method: GradientMethod, client: Client, model: RoundModel, epochs: int
 ) -> TrainedModel:
-    """Return the client's own copy of the shared model, trained on for some epochs."""
+    """Return the shared model, fine-tuned on the client's samples.
+
+    Parameters
+    ----------
+    method
+        The method.
+    client
+        The client.
+    model
+        The shared model.
+    epochs
+        Number of epochs.
+    """
     theta = model.theta.copy()
     rows = method.rows(client, model)
     method.descent(model, epochs)(model.shape, theta, rows, deterministic_rng(client, model))

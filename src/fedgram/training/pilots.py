@@ -1,8 +1,7 @@
-"""The search for a learning rate: short trainings, judged by their validation loss.
+"""Learning-rate search: short pilot trainings, compared by validation loss.
 
-Large steps can look harmless in a short training. Accuracy hardly shows them: parameters jump from
-step to step, and long after that they still jump. The loss does show them. It is large, and goes up
-and down from round to round.
+Too large a rate is hard to see in the accuracy of a short training, although the parameters
+oscillate. The validation loss shows it: the loss is large, and rises and falls from round to round.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from fedgram.core.additive import Additive
 from fedgram.core.samples import Array, Labels
 
 MOST_PILOTS = 8
-AVERAGED = 3  # last rounds of a pilot whose mean loss is compared
-MOST_LOSS = 16  # nats, of one sample: no single one decides
-FIXED_POINT_ONE = 2**20  # losses are summed as integer numbers of these parts
+AVERAGED = 3  # the mean loss of this number of last rounds is compared
+MOST_LOSS = 16  # nats; larger losses of a sample are clipped, so that no single sample decides
+FIXED_POINT_ONE = 2**20  # a loss of 1.0 in the fixed-point sums
 
 
 @codec.register("Loss/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Loss(Additive):
-    """Negative log-likelihood that adds up, so that it survives a secure sum: integers only.
+    """Sums of negative log-likelihoods, as integers, so that secure aggregation can add them.
 
-    Every sample counts the same, whichever client has it. A mean over clients would give most
-    weight to the few left-out samples of small clients, and so more noise.
+    All samples have equal weight. A mean over clients would give the most weight to the few
+    held-out samples of small clients, and so be noisier.
 
     Parameters
     ----------
@@ -54,14 +53,14 @@ class Loss(Additive):
 
     @classmethod
     def of(cls, scores: Array, truth: Labels) -> Self:
-        """Return the loss of one client's model; the softmax of scores is its probabilities."""
+        """Return the loss of one client's model, with the softmax of scores as probabilities."""
         if not len(truth):
             return cls()
         exact = scores.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             exact = exact - exact.max(axis=1, keepdims=True)
             losses = np.log(np.exp(exact).sum(axis=1)) - exact[np.arange(len(truth)), truth.codes]
-        # What is not a number comes from a model that has diverged.
+        # NaN is the loss of a diverged model; it is clipped too.
         losses = np.where(losses <= MOST_LOSS, losses, MOST_LOSS)
         return cls(
             samples=len(truth),
@@ -71,7 +70,7 @@ class Loss(Additive):
 
     @property
     def mean(self) -> float:
-        """Mean loss of a sample; not a number where there are none."""
+        """Mean loss per sample; NaN without samples."""
         return self.total / self.samples / FIXED_POINT_ONE if self.samples else float("nan")
 
     @property
@@ -92,9 +91,9 @@ class Pilot:
     rate
         Learning rate.
     losses
-        Validation loss after each judged round; empty if training diverged.
+        Validation loss after each evaluated round; empty if training diverged.
     error
-        Standard error of the last of them.
+        Standard error of the last loss.
 
     Examples
     --------
@@ -115,23 +114,23 @@ class Pilot:
 
     @property
     def rise(self) -> float:
-        """The most that the loss rises from a judged round to a later one."""
+        """The largest increase of the loss from an evaluated round to a later one."""
         lowest = np.minimum.accumulate(self.losses)
         return float(np.max(self.losses - lowest)) if self.losses else float("inf")
 
     @property
     def stable(self) -> bool:
-        """Whether the loss does not rise by more than its standard error."""
+        """Whether the loss never increases by more than its standard error."""
         return self.rise <= self.error
 
     @property
     def judged(self) -> bool:
-        """Whether there were samples to judge by, or training diverged."""
+        """Whether there were held-out samples, or training diverged."""
         return not np.isnan(self.loss)
 
     @property
     def outcome(self) -> str:
-        """The loss in words."""
+        """The loss as text."""
         if not self.losses:
             return "diverged"
         if not self.judged:
@@ -150,26 +149,26 @@ class Pilot:
 
 @dataclass(frozen=True)
 class RateSearch:
-    """Pilots so far, by their place on the grid of rates.
+    """The pilots so far, by the index of their rate on the public grid.
 
-    The search starts at place 0. It goes down until a rate is stable. Then it tries rates on both
-    sides of the best one, and smaller ones as long as they are as good within noise.
+    The search starts at index 0 and goes down until a rate is stable. Then it evaluates the
+    neighbors of the best rate, and smaller rates as long as they are equal within noise.
     """
 
     pilots: Mapping[int, Pilot]
 
     @property
     def best(self) -> int:
-        """The place with the smallest loss, of the stable ones if there are any."""
+        """The index with the smallest loss, among stable rates if there are any."""
         stable = [place for place, pilot in self.pilots.items() if pilot.stable]
         return min(stable or self.pilots, key=lambda place: (self.pilots[place].loss, place))
 
     @property
     def chosen(self) -> int:
-        """The smallest place whose loss is within a standard error of the best.
+        """The smallest index whose loss is within a standard error of the best.
 
-        A pilot is shorter than the training. So it favors large rates, and a small rate that is as
-        good already has more to gain from the rounds to come.
+        A pilot is shorter than the final training, which favors large rates. A small rate that is
+        equally good will improve more in further rounds.
         """
         best = self.pilots[self.best]
         if not best.losses or not best.judged:
@@ -181,8 +180,8 @@ class RateSearch:
             if pilot.loss <= bound and pilot.stable >= best.stable
         )
 
-    def wanted(self) -> int | None:
-        """Return the place to try next; None at the end."""
+    def next_index(self) -> int | None:
+        """Return the index of the next rate to evaluate; None at the end."""
         if not self.pilots:
             return 0
         full = len(self.pilots) >= MOST_PILOTS
@@ -206,7 +205,7 @@ class RateSearch:
         if not chosen.losses:
             return "every pilot diverged; this is the smallest rate tried"
         if not chosen.judged:
-            return "no samples were left out to judge by"
+            return "no held-out samples"
         if not best.stable:
             return "lowest validation loss; no rate was stable"
         if chosen is best:
@@ -215,7 +214,7 @@ class RateSearch:
 
 
 def judged_rounds(rounds: int) -> Sequence[int]:
-    """Return the rounds of a pilot that are judged: those of its second half, five at most.
+    """Return the rounds of a pilot that are evaluated: its second half, at most five.
 
     Examples
     --------
@@ -226,7 +225,7 @@ def judged_rounds(rounds: int) -> Sequence[int]:
 
 
 def rate_at(place: int) -> float:
-    """Return the rate at a place of the public grid.
+    """Return the rate at an index of the public grid.
 
     Examples
     --------

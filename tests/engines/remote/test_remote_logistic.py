@@ -155,18 +155,24 @@ def more(*added):
 
 
 ANSWERS = {
-    "residuals that do not cancel": (residuals(more(1)), "do not add up to zero"),
-    "residuals of more samples": (residuals(more(2**40, -(2**40))), "larger than"),
+    "residuals that do not cancel": (residuals(more(1)), "sum to zero over classes"),
+    "residuals of more samples": (residuals(more(2**40, -(2**40))), "too large for"),
     "residuals that wrap": (
         residuals(lambda sums: np.full_like(sums.products, -(2**63))),
-        "larger than the number of samples",
+        "too large for the number of samples",
     ),
-    "a loss below zero": (value(loss=lambda sums: -sums.loss), "below zero"),
-    "another loss below zero": (value(base_loss=lambda sums: sums.base_loss - 1), "below zero"),
-    "a count below zero": (value(count=lambda sums: -sums.count), "below zero"),
-    "more right than there": (value(out_correct=lambda sums: sums.out_count + 1), "more right"),
-    "room for nobody": (value(count=lambda sums: sums.count + 2**50), "room for the other sites"),
-    "a loss without room": (value(loss=lambda sums: sums.loss + 2**61), "room for the other"),
+    "a loss below zero": (value(loss=lambda sums: -sums.loss), ">= 0, and correct"),
+    "another loss below zero": (
+        value(base_loss=lambda sums: sums.base_loss - 1),
+        ">= 0, and correct",
+    ),
+    "a count below zero": (value(count=lambda sums: -sums.count), ">= 0, and correct"),
+    "more right than there": (
+        value(out_correct=lambda sums: sums.out_count + 1),
+        "correct <= count",
+    ),
+    "room for nobody": (value(count=lambda sums: sums.count + 2**50), "may overflow"),
+    "a loss without room": (value(loss=lambda sums: sums.loss + 2**61), "may overflow"),
     "other weights": (value(at=lambda sums: "0" * 64), "at differs"),
     "no weights": (value(at=lambda sums: ""), "at differs"),
     "another grid": (value(grid=lambda sums: SoftmaxGrid(residuals=10)), "grid differs"),
