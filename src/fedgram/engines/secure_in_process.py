@@ -1,8 +1,9 @@
-"""Secure sums over clients in this process: to study and test them, no protection by itself."""
+"""Secure sums over clients in this process, to study and test them; they protect nothing here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from fedgram.core import codec
@@ -11,18 +12,19 @@ from fedgram.errors import ConfigError
 from fedgram.federation.client import Site
 from fedgram.federation.protocol import Total
 from fedgram.federation.step import Step, step_name
-from fedgram.secure.messages import Masked, SealedShares, Signer
+from fedgram.secure.messages import Signer
 from fedgram.secure.party import Party
 from fedgram.secure.server import TWO_THIRDS, Server
+from fedgram.secure.session import RoundName, run_session
 
-Stage = Literal["keys", "shares", "masked", "late", "reveal"]
+Stage = RoundName | Literal["late"]
 
 
 class Secure(InProcess):
-    """A federation in this process whose sums go through the whole protocol, message by message.
+    """A federation in this process whose sums run the whole protocol, message by message.
 
-    Sums are those of `InProcess` to the last bit. Each is recorded as four exchanges, one for each
-    round. A client that drops out by chance does so at the worst time: after it has shared its
+    Sums equal those of `InProcess` to the last bit. Each sum is recorded as four exchanges, one for
+    each round. A client that drops out by chance does so at the worst time: after it has shared its
     keys.
 
     Parameters
@@ -30,19 +32,19 @@ class Secure(InProcess):
     sites
         The members.
     threshold
-        More than this share of the clients that are asked must stay to the end.
+        More than this fraction of the asked clients must stay to the end.
     absent
-        Clients that no longer answer, by the round from which on they are silent; those of "late"
-        send a contribution that reaches the server when the sum is closed.
+        Clients that stop answering, by the first round that they do not answer. The contribution of
+        a client under "late" reaches the server after the sum is closed.
     on_message
-        Called with every message that the server sends or receives, and the client's name: its
-        whole view.
+        Called with the client's name and every message that the server sends or receives: all that
+        the server sees.
     party
-        Makes a client's side of a sum.
+        Class of a client's side of a sum.
     signers
-        By which clients know each other, by name; there is a fifth round then.
+        The signer of each client, by name; with signers there is a fifth round.
     options
-        As of `InProcess`.
+        Options of `InProcess`.
 
     Examples
     --------
@@ -80,65 +82,73 @@ class Secure(InProcess):
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Total:
-        names, client_at = self._prepare(step, clients)
-        what, server = step_name(step), Server(share=self._threshold)
+        members, client_at = self._prepare(step, clients)
+        server = Server(share=self._threshold)
         parties = {
-            name: self._party(name, server.call, signer=self._signers.get(name)) for name in names
+            name: self._party(name, server.call, signer=self._signers.get(name)) for name in members
         }
 
-        def masked(name: str, parcel: SealedShares) -> tuple[Masked, int]:
-            reply, flops = with_flops(lambda: step(client_at(name), broadcast))
-            return parties[name].masked(reply, parcel), flops
+        def answer(round_: RoundName, name: str, message: Any) -> tuple[Any, int]:
+            if round_ == "keys":
+                return parties[name].keys(), 0
+            if round_ == "masked":
+                reply, flops = with_flops(lambda: step(client_at(name), broadcast))
+                return parties[name].masked(reply, message), flops
+            return getattr(parties[name], round_)(message), 0
 
-        names = self._without("keys", names)
-        keys = self._round(
-            f"{what}: keys", names, server.call, lambda name, _: (parties[name].keys(), 0)
-        )
-        roster = server.roster(keys)
-        names = self._without("shares", names)
-        shares = self._round(
-            f"{what}: shares", names, roster, lambda name, sent: (parties[name].shares(sent), 0)
-        )
-        parcels = server.parcels(shares)
-        present = set(self._present(names))
-        names = [name for name in self._without("masked", names) if name in present]
-        beside = 0 if broadcast is None else codec.size(broadcast)
-        for message in self._round(what, names, parcels, masked, beside=beside):
-            if message.name not in self._absent.get("late", ()):
-                server.add(message)
-        survivors, names = server.survivors(), self._without("late", names)
-        if self._signers:
-            confirmations = self._round(
-                f"{what}: confirm",
-                names,
-                survivors,
-                lambda name, sent: (parties[name].confirm(sent), 0),
-            )
-            survivors = server.survivors(confirmations)
-        names = self._without("reveal", names)
-        reveals = self._round(
-            f"{what}: reveal", names, survivors, lambda name, sent: (parties[name].reveal(sent), 0)
-        )
-        total: Total = server.total(reveals)
+        def ask(
+            round_: RoundName,
+            names: Sequence[str],
+            message: Any,
+            *,
+            check: Callable[[Any], None],
+            **_: int,
+        ) -> Iterator[Any]:
+            there = self._there(round_, [name for name in members if name in set(names)])
+            what = step_name(step) if round_ == "masked" else f"{step_name(step)}: {round_}"
+            beside = codec.size(broadcast) if round_ == "masked" and broadcast is not None else 0
+            parts = message if isinstance(message, dict) else dict.fromkeys(there, message)
+            replies = self._round(what, there, parts, partial(answer, round_), beside)
+            if round_ != "masked":  # small messages: the server receives all before it checks one
+                replies = iter(list(replies))
+            for name, reply in replies:
+                if round_ != "masked" or name not in self._absent.get("late", ()):
+                    check(reply)
+                    yield reply
+
+        total: Total = run_session(server, members, ask, confirm=bool(self._signers))[0]
         return total
 
-    def _without(self, stage: Stage, names: Sequence[str]) -> Sequence[str]:
-        return [name for name in names if name not in self._absent.get(stage, ())]
+    def _there(self, round_: RoundName, names: Sequence[str]) -> Sequence[str]:
+        """Return the clients that answer; those that drop out by chance do so before `masked`."""
+        lucky = set(self._present(names)) if round_ == "masked" else set(names)
+        return [
+            name for name in names if name in lucky and name not in self._absent.get(round_, ())
+        ]
 
     def _round(
         self,
         what: str,
         names: Sequence[str],
-        sent: Any,
+        parts: Mapping[str, Any],
         answer: Callable[[str, Any], tuple[Any, int]],
-        *,
-        beside: int = 0,
-    ) -> Iterator[Any]:
-        """Send everybody a message, or each its own of a dict, and yield what they answer.
+        beside: int,
+    ) -> Iterator[tuple[str, Any]]:
+        """Send each client its message and yield the answers.
 
-        An answer comes with its operations; `beside` are bytes that everybody is sent as well.
+        Parameters
+        ----------
+        what
+            Name of the exchange.
+        names
+            The clients.
+        parts
+            The message to each client.
+        answer
+            Returns a client's answer and its floating-point operations.
+        beside
+            Bytes that every client receives with its message.
         """
-        parts = sent if isinstance(sent, dict) else dict.fromkeys(names, sent)
         sizes = {key: codec.size(part) for key, part in {id(p): p for p in parts.values()}.items()}
 
         def at(name: str) -> tuple[Any, int, int, int]:
@@ -149,4 +159,4 @@ class Secure(InProcess):
             if self._on_message:
                 self._on_message(name, parts[name])
                 self._on_message(name, message)
-            yield message
+            yield name, message

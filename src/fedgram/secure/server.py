@@ -60,10 +60,20 @@ class Server:
         self._layout: dict[str, Any] = {}
         self._added: list[str] = []
 
+    def threshold(self, clients: int) -> int:
+        """Return the number of clients that must stay: more than the share, and never only two.
+
+        Examples
+        --------
+        >>> [Server().threshold(clients) for clients in (3, 4, 6, 50)]
+        [3, 3, 5, 34]
+        """
+        return max(FEWEST, int(self._share * clients + 1e-9) + 1)
+
     def roster(self, keys: Iterable[Keys]) -> Roster:
         """End round 1: return the list of those who take part, with their keys."""
         members = tuple(sorted(keys, key=lambda each: each.name))
-        threshold = threshold_of(len(members), self._share)
+        threshold = self.threshold(len(members))
         require_threshold(threshold, len(members))
         self._roster = Roster(session=self.call.session, threshold=threshold, members=members)
         self._keys = {each.name: each for each in members}
@@ -141,17 +151,6 @@ class Server:
                 f"{count} of {len(self._keys)} clients {what}, and {self._roster.threshold} are "
                 "needed; nothing of the sum was revealed: ask again when more are there"
             )
-
-
-def threshold_of(clients: int, share: float = TWO_THIRDS) -> int:
-    """Return how many of the clients must stay: more than a share of them, and never two.
-
-    Examples
-    --------
-    >>> [threshold_of(clients) for clients in (3, 4, 6, 50)]
-    [3, 3, 5, 34]
-    """
-    return max(FEWEST, int(share * clients + 1e-9) + 1)
 
 
 def _require_about(client: str, told: Collection[str], wanted: Collection[str]) -> None:

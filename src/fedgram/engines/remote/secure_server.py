@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,10 +13,10 @@ from fedgram.errors import MismatchError
 from fedgram.federation.protocol import Total
 from fedgram.federation.scoring import ScoreTask, SiteScore
 from fedgram.federation.step import Step, step_name
-from fedgram.secure import masks
 from fedgram.secure.flatten import flatten, words
-from fedgram.secure.messages import Keys, Masked, Reveal, Shares, unhex
-from fedgram.secure.server import TWO_THIRDS, Server, threshold_of
+from fedgram.secure.messages import Keys, Masked, Reveal, Shares
+from fedgram.secure.server import TWO_THIRDS, Server
+from fedgram.secure.session import Ask, run_session
 
 _KINDS: dict[RequestKind, type] = {
     "keys": Keys,
@@ -69,54 +68,62 @@ class SecureRemoteFederation(RemoteFederation):
             told = dict(self._journal.values(self._serial))
             return told["total"], told["names"]
         server, count = Server(share=self._threshold), Count()
-        total, who = self._session(server, step, broadcast, names, flatten(like)[0], count)
+        ask = self._transport(server, step, broadcast, flatten(like)[0], count)
+        total, survivors = run_session(server, names, ask)
+        who = list(survivors.names)
+        count.clients = len(who)
         self._journal.put(self._serial, "total", total)
         self._journal.put(self._serial, "names", who)
         ended = count.ask("score" if step == "score" else "train", step)
         self._close(key, ended, ["names", "total"])
         return total, who
 
-    def _session(
-        self,
-        server: Server,
-        step: str,
-        broadcast: Any,
-        names: Sequence[str],
-        layout: dict[str, Any],
-        count: Count,
-    ) -> tuple[Any, list[str]]:
-        """Go through the four rounds; return the total, and of whom it is."""
+    def _transport(
+        self, server: Server, step: str, broadcast: Any, layout: dict[str, Any], count: Count
+    ) -> Ask:
+        """Return what sends the messages of one secure sum.
 
-        def ask(kind: RequestKind, to: Iterable[str], content: Any, **more: Any) -> Iterator[Any]:
-            return self._round(kind, step, list(to), content, server, count, **more)
+        Parameters
+        ----------
+        server
+            The server's side of the sum.
+        step
+            Name of the step that is summed.
+        broadcast
+            Sent to the sites with the request for their masked contributions.
+        layout
+            Layout that every contribution must have.
+        count
+            Adds up the costs.
+        """
 
-        def add(masked: Masked) -> None:
-            if masked.layout != layout:
-                raise MismatchError("its sums are of another form; use the same settings")
-            server.add(masked)
+        def ask(
+            round_: Any,
+            names: Sequence[str],
+            message: Any,
+            *,
+            needed: int,
+            check: Callable[[Any], None],
+        ) -> Iterator[Any]:
+            if round_ != "masked":
+                return self._round(
+                    round_, step, names, message, server, count, needed=needed, check=check
+                )
 
-        def about_all(shares: Shares) -> None:
-            _require_letters(shares.sealed, set(roster.names) - {shares.name})
+            def fits(masked: Masked) -> None:
+                if masked.layout != layout:
+                    raise MismatchError("its sums are of another form; use the same settings")
+                check(masked)
 
-        def about_each(reveal: Reveal) -> None:
-            _require_letters(reveal.seeds, set(survivors.names))
-            _require_letters(reveal.keys, set(parcels) - set(survivors.names))
+            return self._round(
+                *(round_, step, names, message, server, count),
+                broadcast=broadcast,
+                needed=needed,
+                room=16 * words(layout),
+                check=fits,
+            )
 
-        first = threshold_of(len(names), self._threshold)
-        roster = server.roster(
-            list(ask("keys", names, server.call, needed=first, check=_require_keys))
-        )
-        needed, room = roster.threshold, 16 * words(layout)
-        parcels = server.parcels(
-            ask("shares", roster.names, roster, needed=needed, check=about_all)
-        )
-        for _ in ask(
-            "masked", parcels, parcels, broadcast=broadcast, needed=needed, room=room, check=add
-        ):
-            count.clients += 1
-        survivors = server.survivors()
-        reveals = ask("reveal", survivors.names, survivors, needed=needed, check=about_each)
-        return server.total(reveals), list(survivors.names)
+        return ask
 
     def _round(
         self,
@@ -130,7 +137,7 @@ class SecureRemoteFederation(RemoteFederation):
         broadcast: Any = None,
         needed: int,
         room: int = 0,
-        check: Callable[[Any], None] | None = None,
+        check: Callable[[Any], None],
     ) -> Iterator[Any]:
         """Send everybody a message, or each its own of a dict, and yield what they answer."""
         session = server.call.session
@@ -148,26 +155,9 @@ class SecureRemoteFederation(RemoteFederation):
             value = answer.value
             if not isinstance(value, _KINDS[kind]) or getattr(value, "name", None) != name:
                 raise MismatchError(f"a {type(value).__name__} is no answer to {kind}")
-            if check:
-                check(value)
+            check(value)
 
         limit = _LEAST_ROOM + room + _LETTERS * len(self._names)
         for received in self._post.ask(requests, needed=needed, check=checked, limit=limit):
             count.add(received.cost, counts=False)
             yield received.answer.value
-
-
-def _require_keys(keys: Keys) -> None:
-    """Refuse keys with which nobody could go on: they would end the sum for all."""
-    own = secrets.token_bytes(masks.KEY)
-    for public in (keys.mask, keys.letter):
-        masks.agree(own, unhex(public))
-    unhex(keys.stamp)
-
-
-def _require_letters(letters: Any, names: set[str]) -> None:
-    """Refuse what are no texts in base 16 for these clients, neither more nor fewer."""
-    if not isinstance(letters, dict) or set(letters) != names:
-        raise MismatchError("it sent shares of other clients than asked")
-    for letter in letters.values():
-        unhex(letter)
