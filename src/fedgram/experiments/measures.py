@@ -40,12 +40,12 @@ class Quantity:
 
     @property
     def header(self) -> str:
-        """What stands above a narrow column, in two lines.
+        r"""What stands above a narrow column, in two lines.
 
         Examples
         --------
         >>> ACCURACIES["global_test"].header, ACCURACIES["balanced"].header
-        ('global\\ntest', 'bal.\\nacc.')
+        ('global\ntest', 'bal.\nacc.')
         """
         return (self.abbreviated or self.short).replace(" ", "\n", 1)
 
