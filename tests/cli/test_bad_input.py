@@ -303,7 +303,7 @@ def test_what_would_not_fit_in_memory_is_refused(here):
         assert (done.returncode, done.stdout) == (MEMORY, "")
         assert contents() == before
         one_line(done.stderr, *words, "use a")
-        assert re.search(r" needs [\d.]+ [TP]B of memory, [\d.]+ [kMGT]?B are free; ", done.stderr)
+        assert re.search(r" needs [\d.]+ [TPE]B of memory, [\d.]+ [kMGT]?B are free; ", done.stderr)
 
 
 # Damaged and foreign files
@@ -454,7 +454,7 @@ def test_data_of_another_shape_than_the_model_are_refused(here):
 
 
 RECORDS = {
-    "run.json": ["[]", '{"format": 1}', '{"format": 1, "method": ["afl"]}'],
+    "run.json": ["[]", '{"format": 2}', '{"format": 1, "method": ["afl"]}'],
     "scores.jsonl": [
         "not JSON\n",
         "[]\n",
