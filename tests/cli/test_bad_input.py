@@ -454,7 +454,7 @@ def test_data_of_another_shape_than_the_model_are_refused(here):
 
 
 RECORDS = {
-    "run.json": ["[]", '{"format": 2}', '{"format": 1, "method": ["afl"]}'],
+    "run.json": ["[]", '{"format": 2}', '{"format": 2, "method": ["afl"]}'],
     "scores.jsonl": [
         "not JSON\n",
         "[]\n",

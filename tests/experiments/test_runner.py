@@ -15,15 +15,17 @@ from fedgram.core.samples import Labels, Samples
 from fedgram.core.statistics import Statistics
 from fedgram.data.plan import PartitionPlan
 from fedgram.data.sources import load_dataset
+from fedgram.engines.in_process import InProcess
 from fedgram.errors import ConfigError
 from fedgram.experiments.reader import read_runs
 from fedgram.experiments.record import Record
-from fedgram.experiments.runner import ScoringSchedule, run
+from fedgram.experiments.runner import ScoringSchedule, run, run_on
+from fedgram.experiments.scores import Scorer
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Site
 from fedgram.federation.federated_dataset import FederatedDataset, federate
 from fedgram.federation.method import Method, create_method, find_method, names
-from fedgram.federation.scoring import Metrics
+from fedgram.federation.scoring import Metrics, SiteScore
 from fedgram.models.linear import Linear
 
 
@@ -135,6 +137,45 @@ def test_the_bytes_of_a_run_are_those_of_its_messages():
         "up": round(sum(uploads) / 4),
         "down": len(codec.encode(result.shared)),
     }
+
+
+class Slow(InProcess):
+    """Scores in two exchanges: the second one brings nothing, and nobody answers it."""
+
+    def evaluate(self, step, shared):
+        yield from super().evaluate(step, shared)
+        self._record("score again", "score", 0, 0, 0, 0.0)
+
+
+class Summing(InProcess):
+    """Shows one score, of all sites together."""
+
+    def evaluate(self, step, shared):
+        scores = [score.sums for _, score in super().evaluate(step, shared)]
+        yield "", SiteScore(sums=sum(scores[1:], scores[0]))
+
+
+def conducted(engine_type, everybody):
+    record = Record()
+    engine = engine_type(everybody.members, on_ask=record.ask)
+    scorer = Scorer(create_method("afl"), None, Metrics(), kept_valid=False)
+    return run_on(create_method("afl"), engine, scorer, record=record)
+
+
+def test_delivery_is_counted_from_the_exchanges_of_the_scoring_whichever_is_the_last():
+    everybody = dealt(clients=4)
+    assert conducted(Slow, everybody).record.summary.bytes == (
+        conducted(InProcess, everybody).record.summary.bytes
+    )
+
+
+def test_a_score_of_all_sites_together_is_of_no_single_client():
+    everybody = dealt(clients=4)
+    openly, summed = (conducted(kind, everybody).record for kind in (InProcess, Summing))
+    assert summed.summary.accuracy["sample_mean"] == openly.summary.accuracy["sample_mean"]
+    assert len(openly.chosen.clients) == 4
+    assert summed.chosen.clients == ()
+    assert summed.summary.model_digest is None
 
 
 def test_nothing_shared_has_no_digest_and_costs_nothing(everybody):
