@@ -157,7 +157,7 @@ def test_nothing_is_overwritten_without_being_told_to(keyed):
     before = content(keyed.folder)
     again = invoke("keys", keyed.folder)
     assert again.exit_code == 2
-    assert "the keys are there" in again.stderr
+    assert "all keys exist" in again.stderr
     of_site = invoke("keys", keyed.site("north").folder)
     assert of_site.exit_code == 2
     assert "--renew" in of_site.stderr

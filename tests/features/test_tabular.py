@@ -273,7 +273,7 @@ def test_a_contribution_is_not_a_measurement(hospitals):
     schema = ["--schema", hospitals / "agreed.toml"]
     fedgram("features", hospitals / "north.csv", *schema, "-o", features)
     fedgram("contribute", features, "--client", "north", "-o", hospitals / "west.moments")
-    assert "not what 'fedgram schema measure' writes" in settle(hospitals, code=3).stderr
+    assert "not a file of 'fedgram schema measure'" in settle(hospitals, code=3).stderr
 
 
 def test_predictions_need_the_schema_of_the_model(hospitals):
@@ -306,7 +306,7 @@ def test_one_table_needs_no_schema(hospitals):
     out = hospitals / "own.npz"
     whole = ["features", hospitals / "all.csv", "--label", "outcome", "--client", "site"]
     done = fedgram(*whole, "--without", "id", "-o", out)
-    assert "no --schema: scales and categories are those of" in done.stderr
+    assert "no --schema: scales and categories are from" in done.stderr
     own = Schema.load(hospitals / "own.schema.toml")
     assert own.features == ("age", "dose", "dose missing", "sex = f", "sex = m")
     data = load_dataset(str(out))

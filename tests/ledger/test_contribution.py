@@ -127,7 +127,7 @@ def test_names_that_differ_only_in_case_or_spaces_are_refused(pair):
 
 def test_named_and_numbered_lists_are_refused_either_way():
     for pair in [("0", "ant"), ("ant", "0")]:
-        with pytest.raises(MismatchError, match="names its classes and the other only numbers"):
+        with pytest.raises(MismatchError, match="has class names and the other only class numbers"):
             merged([of(pair[0]), of(pair[1])])
 
 
@@ -137,7 +137,9 @@ def test_numbered_lists_merge_and_so_do_names_with_digits():
 
 
 def test_classes_outside_a_fixed_list_are_refused_by_name():
-    with pytest.raises(MismatchError, match="classes cat, dog are not among the agreed ones"):
+    with pytest.raises(
+        MismatchError, match="classes cat, dog are not in the fixed list of classes"
+    ):
         merged([of("ant"), of("dog", "cat")], ["ant", "bee"])
 
 

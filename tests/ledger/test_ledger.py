@@ -210,7 +210,7 @@ REFUSALS = {
     "joining twice": (
         lambda book: book.join("north", of("ant", number=30)),
         LedgerError,
-        "client north: is a member already; send what is new with 'stream'",
+        "client north: is a member already; add an increment with 'stream'",
     ),
     "streaming without joining": (
         lambda book: book.stream("east", of("ant")),
@@ -230,32 +230,32 @@ REFUSALS = {
     "forgetting an unknown client": (
         lambda book: book.forget("east"),
         LedgerError,
-        "client east: nothing of it is here; members: north, south",
+        "client east: no contributions of this client; members: north, south",
     ),
     "removing more samples than there are": (
         lambda book: book.stream("south", -of("ant", "ant", "ant", number=30)),
         LedgerError,
-        "client south: more would be taken away than there is",
+        "client south: more would be removed than was contributed",
     ),
     "removing larger samples than there are": (
         lambda book: book.stream("south", -loud(1)),
         LedgerError,
-        "client south: more would be taken away than there is",
+        "client south: more would be removed than was contributed",
     ),
     "removing what another client has": (
         lambda book: book.stream("south", -NORTH),
         LedgerError,
-        "client south: more would be taken away than there is",
+        "client south: more would be removed than was contributed",
     ),
     "taking away more than is brought": (
         lambda book: book.stream("south", of("ant", "ant", "ant", number=30) - loud(2)),
         LedgerError,
-        "client south: more would be taken away than there is",
+        "client south: more would be removed than was contributed",
     ),
     "joining with a debt": (
         lambda book: book.join("east", -of("ant")),
         LedgerError,
-        "client east: more would be taken away than there is",
+        "client east: more would be removed than was contributed",
     ),
     "joining with nothing": (
         lambda book: book.join("east", Statistics.zero()),
@@ -270,7 +270,7 @@ REFUSALS = {
     "streaming what was joined with": (
         lambda book: book.stream("north", NORTH),
         LedgerError,
-        "client north: this very contribution is in already; give a repeated one another tag",
+        "client north: this contribution was added already; use another tag to add it again",
     ),
     "another width": (
         lambda book: book.join("east", of("ant", width=WIDTH + 1)),
@@ -280,12 +280,12 @@ REFUSALS = {
     "another width of an increment": (
         lambda book: book.stream("north", of("ant", width=WIDTH + 1)),
         MismatchError,
-        "client north: made in another way",
+        "client north: made with other settings",
     ),
     "another width of a removal": (
         lambda book: book.stream("north", -of("ant", width=WIDTH + 1)),
         MismatchError,
-        "client north: made in another way",
+        "client north: made with other settings",
     ),
     "classes that differ in case": (
         lambda book: book.join("east", of("Cat")),
@@ -300,7 +300,7 @@ REFUSALS = {
     "numbered classes": (
         lambda book: book.join("east", of("0", "1")),
         MismatchError,
-        "one side names its classes and the other only numbers them",
+        "one site has class names and the other only class numbers",
     ),
 }
 
@@ -315,10 +315,10 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(ledger, path, name):
 def test_the_very_same_increment_counts_once_unless_it_has_another_tag(ledger, path):
     increment = of("dog", number=30)
     ledger.stream("north", increment)
-    with refused(ledger, path, LedgerError, "this very contribution is in already"):
+    with refused(ledger, path, LedgerError, "this contribution was added already"):
         ledger.stream("north", increment)
     ledger.stream("north", increment, tag="again")
-    with refused(ledger, path, LedgerError, "this very contribution is in already"):
+    with refused(ledger, path, LedgerError, "this contribution was added already"):
         ledger.stream("north", increment, tag="again")
     ledger.stream("south", increment)
     assert ledger.total.count == 8
@@ -327,7 +327,7 @@ def test_the_very_same_increment_counts_once_unless_it_has_another_tag(ledger, p
 def test_the_very_same_increment_counts_once_whatever_was_removed_meanwhile(ledger, path):
     ledger.stream("north", of("dog", number=30))
     ledger.stream("north", -of("ant", number=10))
-    with refused(ledger, path, LedgerError, "this very contribution is in already"):
+    with refused(ledger, path, LedgerError, "this contribution was added already"):
         ledger.stream("north", of("dog", number=30))
 
 
@@ -349,7 +349,7 @@ def test_removing_more_of_a_class_than_there_is_of_it_is_refused(path, labels):
 
     with Ledger.create(path) as ledger:
         ledger.join("north", made(["ant"] * 9 + ["bee"]))
-        with refused(ledger, path, LedgerError, "client north: more would be taken away than"):
+        with refused(ledger, path, LedgerError, "client north: more would be removed than"):
             ledger.stream("north", -made(labels))
 
 
@@ -363,7 +363,9 @@ def test_a_client_leaves_once(ledger, path):
 
 def test_a_client_is_forgotten_once(ledger, path):
     ledger.forget("north")
-    with refused(ledger, path, LedgerError, "client north: nothing of it is here; members: south"):
+    with refused(
+        ledger, path, LedgerError, "client north: no contributions of this client; members: south"
+    ):
         ledger.forget("north")
     ledger.forget("south")
     with refused(ledger, path, LedgerError, "members: none"):
@@ -443,7 +445,7 @@ def test_a_ledger_that_is_being_made_cannot_be_made_by_somebody_else(path, monke
 
     def late(where):
         monkeypatch.undo()
-        with pytest.raises(LedgerError, match="is there already"):
+        with pytest.raises(LedgerError, match="exists already"):
             Ledger.create(path)
         return connect(where)
 
@@ -527,12 +529,14 @@ def test_a_fixed_list_refuses_other_classes_and_keeps_its_own(path):
     with Ledger.create(path, classes=["dog", "ant", "bee"]) as ledger:
         ledger.join("north", of("bee"))
         assert ledger.total.classes == ("ant", "bee", "dog")
-        with refused(ledger, path, MismatchError, "classes cat are not among the agreed ones"):
+        with refused(
+            ledger, path, MismatchError, "classes cat are not in the fixed list of classes"
+        ):
             ledger.join("south", of("ant", "cat"))
         with refused(ledger, path, MismatchError, "Bee"):
             ledger.stream("north", of("Bee"))
     with Ledger.open(path) as ledger:
-        with refused(ledger, path, MismatchError, "cat are not among the agreed ones"):
+        with refused(ledger, path, MismatchError, "cat are not in the fixed list of classes"):
             ledger.join("south", of("cat"))
         ledger.forget("north")
         assert ledger.total == Statistics.zero()
@@ -639,13 +643,13 @@ def test_a_ledger_shrinks_when_a_client_is_forgotten(path):
 
 
 def test_making_a_ledger_where_there_is_one_is_refused(ledger, path):
-    with refused(ledger, path, LedgerError, "ledger: is there already; choose another name"):
+    with refused(ledger, path, LedgerError, "ledger: exists already; choose another name"):
         Ledger.create(path)
 
 
 def test_a_missing_ledger_is_not_made_by_opening_it(path):
     for missing in (path, path / "below", path.parent):
-        with pytest.raises(LedgerError, match="there is no ledger; make one with 'fedgram ledger"):
+        with pytest.raises(LedgerError, match="no such ledger; create one with 'fedgram ledger"):
             Ledger.open(missing)
     assert files(path) == []
 
@@ -696,7 +700,7 @@ def test_a_database_of_somebody_else_is_refused_and_left_alone(path, statements)
 def test_a_ledger_of_another_format_asks_for_an_upgrade(ledger, path):
     ledger.__exit__(None, None, None)
     rows(path, "UPDATE meta SET value = '2' WHERE key = 'format'")
-    with pytest.raises(LedgerError, match="of format 2, this fedgram reads 1; upgrade fedgram"):
+    with pytest.raises(LedgerError, match="of format 2; upgrade fedgram, which reads 1"):
         Ledger.open(path)
 
 
@@ -897,7 +901,7 @@ def test_a_certificate_is_refused_where_something_of_the_client_is_stored_after_
 def test_a_forged_certificate_is_refused(ledger, path, change):
     published(ledger, "a")
     certificate = ledger.forget("south")
-    with refused(ledger, path, LedgerError, "the certificate is not of this ledger"):
+    with refused(ledger, path, LedgerError, "the certificate belongs to another ledger"):
         ledger.verify(replace(certificate, **change))
 
 
@@ -907,7 +911,7 @@ def test_a_certificate_of_another_ledger_is_refused(ledger, path, tmp_path):
         other.join("north", SOUTH)
         other.join("south", NORTH)
         certificate = other.forget("south")
-    with refused(ledger, path, LedgerError, "the certificate is not of this ledger"):
+    with refused(ledger, path, LedgerError, "the certificate belongs to another ledger"):
         ledger.verify(certificate)
 
 

@@ -71,7 +71,7 @@ def test_shares_that_do_not_fit_are_refused_or_give_another_secret():
     shares = shamir.split(bytes(32), 3, 3)
     high = (shamir.PRIME - 1).to_bytes(33, "big")
     assert _found({1: shares[0], 2: shares[1], 3: shares[0]}) != bytes(32)
-    with pytest.raises(DataError, match="do not fit"):
+    with pytest.raises(DataError, match="do not belong together"):
         shamir.recover({1: high})
 
 
@@ -113,7 +113,7 @@ def test_of_two_clients_one_takes_the_mask_off():
 
 
 def test_a_public_key_that_gives_away_the_secret_is_refused():
-    with pytest.raises(PrivacyError, match="not a usable one"):
+    with pytest.raises(PrivacyError, match="public key is invalid"):
         masks.agree(bytes(range(32)), bytes(32))
 
 
@@ -155,13 +155,13 @@ def test_arrays_wrap_as_in_the_open(kind):
 
 @pytest.mark.parametrize("bad", [Load(values=np.zeros(2)), Load(values=np.zeros(2, bool))])
 def test_what_is_not_of_integers_is_refused(bad):
-    with pytest.raises(ExactnessError, match=r"Load.values is not of integers.*keep the grid"):
+    with pytest.raises(ExactnessError, match=r"Load.values: expected integers.*use a grid"):
         flatten(bad)
 
 
 def test_numbers_that_a_sum_might_not_hold_are_refused():
     flatten(Load(count=2**62), clients=1)
-    with pytest.raises(ExactnessError, match="over 3 clients might not hold it"):
+    with pytest.raises(ExactnessError, match="over 3 clients could overflow"):
         flatten(Load(count=2**62), clients=3)
 
 
@@ -234,8 +234,8 @@ def other_session(roster):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (other_own_key, "other keys of this client"),
-        (left_out, "other keys of this client"),
+        (other_own_key, "other keys for this client"),
+        (left_out, "other keys for this client"),
         (somebody_twice, "a client or a key twice"),
         (one_key_for_two, "a client or a key twice"),
         (other_session, "another session"),
@@ -259,7 +259,7 @@ def test_clients_that_were_shown_different_keys_notice():
     ]
     parcels = table.server.parcels(shares)
     for name in table.parties:
-        with pytest.raises(PrivacyError, match="shown different keys"):
+        with pytest.raises(PrivacyError, match="received different keys"):
             table.parties[name].masked(plain(name), parcels[name])
 
 
@@ -274,7 +274,7 @@ def test_every_round_is_answered_once_and_in_order():
         lambda: party.reveal(table.survivors),
         lambda: Party("c00", table.server.call).reveal(table.survivors),
     ):
-        with pytest.raises(PrivacyError, match="twice or out of turn"):
+        with pytest.raises(PrivacyError, match="twice or out of order"):
             again()
 
 
@@ -282,8 +282,8 @@ def test_every_round_is_answered_once_and_in_order():
     ("listed", "says"),
     [
         (("c00", "c01", "c02"), "3 clients are left, and 4 are needed"),
-        (("c01", "c02", "c03", "c04"), "said to have dropped out"),
-        (("c00", "c01", "c02", "c03", "c09"), "strangers"),
+        (("c01", "c02", "c03", "c04"), "not in the list of survivors"),
+        (("c00", "c01", "c02", "c03", "c09"), "unknown clients"),
         (("c00", "c00", "c01", "c02"), "twice"),
     ],
 )
@@ -305,7 +305,7 @@ def test_a_wrong_share_is_noticed(kind):
     table = Table().contributed(away=["c03"])
     said = [table.parties[name].reveal(table.survivors) for name in table.survivors.names]
     wrong = {name: bytes(33).hex() for name in getattr(said[0], kind)}
-    with pytest.raises((PrivacyError, DataError), match=r"is wrong|do not fit"):
+    with pytest.raises((PrivacyError, DataError), match=r"is wrong|do not belong together"):
         table.server.total([replace(said[0], **{kind: wrong}), *said[1:]])
 
 
@@ -326,7 +326,7 @@ def test_damaged_letters_are_refused():
     table = Table().shared()
     for name, spoil in (("c00", lambda text: text[:-2] + "zz"), ("c01", lambda text: text[2:])):
         sealed = {sender: spoil(text) for sender, text in table.parcels[name].sealed.items()}
-        with pytest.raises(PrivacyError, match=r"damaged|changed on its way"):
+        with pytest.raises(PrivacyError, match=r"not hexadecimal|changed in transit"):
             table.parties[name].masked(plain(name), SealedShares(sealed=sealed))
 
 
@@ -342,7 +342,7 @@ def test_a_contribution_counts_once():
     sent = table.parties["c00"].masked(plain("c00"), table.parcels["c00"])
     table.server.add(sent)
     for again in (sent, replace(sent, name="c99")):
-        with pytest.raises(PrivacyError, match=r"not expected, or added already"):
+        with pytest.raises(PrivacyError, match=r"unexpected, or added already"):
             table.server.add(again)
 
 
@@ -351,7 +351,7 @@ def test_contributions_that_do_not_belong_together_are_refused():
     party = table.parties["c01"]
     other = replace(plain("c01"), unit="lb")
     table.server.add(table.parties["c00"].masked(plain("c00"), table.parcels["c00"]))
-    with pytest.raises(MismatchError, match="c01: differs from c00"):
+    with pytest.raises(MismatchError, match=r"c01: its layout .* differs from that of c00"):
         table.server.add(party.masked(other, table.parcels["c01"]))
 
 
@@ -386,7 +386,7 @@ def test_with_signatures_a_key_of_the_servers_own_is_refused():
     table = Table(signed=True).enrolled()
     forged = replace(table.roster.members[1], letter=masks.public(bytes(range(32))).hex())
     members = (table.roster.members[0], forged, *table.roster.members[2:])
-    with pytest.raises(PrivacyError, match="c01 has not signed"):
+    with pytest.raises(PrivacyError, match="the signature of c01 is invalid"):
         table.parties["c00"].shares(replace(table.roster, members=members))
 
 
@@ -403,5 +403,5 @@ def test_with_signatures_survivors_must_be_confirmed_by_enough():
     with pytest.raises(PrivacyError, match="not the one that was confirmed"):
         table.parties["c01"].reveal(replace(other, signatures={}))
     forged = {**survivors.signatures, "c04": survivors.signatures["c03"]}
-    with pytest.raises(PrivacyError, match="c04 has not signed"):
+    with pytest.raises(PrivacyError, match="the signature of c04 is invalid"):
         table.parties["c02"].reveal(replace(survivors, signatures=forged))

@@ -38,7 +38,7 @@ class Talkative(Party):
 
     def reveal(self, survivors):
         said = super().reveal(survivors)
-        return dataclasses.replace(said, keys={**said.keys, "c05": self._held["c05"][0].hex()})
+        return dataclasses.replace(said, keys={**said.keys, "c05": self._received["c05"][0].hex()})
 
 
 @pytest.mark.parametrize("absent", [{}, LATE, {"masked": ["c01"], "reveal": ["c02"], **LATE}])

@@ -1,4 +1,4 @@
-"""A federation of real sites: its folder, its keys, its processes."""
+"""Commands for a federation across real sites: its folder, keys and processes."""
 
 from __future__ import annotations
 
@@ -43,10 +43,19 @@ def federation() -> None:
 @federation.command()
 @folder_argument
 @click.option("-m", "--method", "methods", multiple=True, help="Method to run; may be repeated.")
-@click.option("--site", "sites", multiple=True, metavar="NAME", help="Site; may be repeated.")
-@click.option("--source", default="features.npz", show_default=True, help="Data, as sites see it.")
-@click.option("--address", default=DEFAULT_ADDRESS, show_default=True, help="Of the server.")
-@click.option("--demo", is_flag=True, help="Three sites that share the embedded digits.")
+@click.option(
+    "--site", "sites", multiple=True, metavar="NAME", help="Name of a site; may be repeated."
+)
+@click.option(
+    "--source",
+    default="features.npz",
+    show_default=True,
+    help="Data of a site, relative to its folder.",
+)
+@click.option(
+    "--address", default=DEFAULT_ADDRESS, show_default=True, help="Address of the server."
+)
+@click.option("--demo", is_flag=True, help="Three sites with parts of the embedded digits.")
 @click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
 )
@@ -59,10 +68,10 @@ def init(
     demo: bool,
     overrides: tuple[str, ...],
 ) -> None:
-    """Write the folder of a new federation: for the server, and one to hand to each site.
+    """Write the folder of a new federation, with one folder for the server and one per site.
 
-    Settings are those of 'fedgram run', and federation.minimum, wait, timeout and quorum. Their
-    meaning stands in DIR/server/federation.toml; what to run where, in DIR/README.md.
+    Settings are those of 'fedgram run', and federation.minimum, wait, timeout, quorum and grace.
+    DIR/server/federation.toml explains them; DIR/README.md lists the next steps.
 
     Example: fedgram federation init study --site north --site west -m apfl --address
     fl.example.org:8000
@@ -77,15 +86,23 @@ def init(
         demo=demo,
     )
     names = ", ".join(site.name for site in project.sites)
-    click.echo(f"{folder}: a federation of {names}; read {folder / 'README.md'}")
+    click.echo(f"{folder}: created a federation of {names}; see {folder / 'README.md'}")
 
 
 @federation.command()
 @folder_argument
 @click.option("--host", "hosts", multiple=True, help="Another name or IP address of the server.")
-@click.option("--days", type=click.IntRange(1, 3650), default=397, show_default=True)
-@click.option("--site", "sites", multiple=True, metavar="NAME", help="Make this site's; or add it.")
-@click.option("--renew", is_flag=True, help="Replace the server's certificate, or a site's pair.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=397,
+    show_default=True,
+    help="Days for which the server's certificate is valid.",
+)
+@click.option(
+    "--site", "sites", multiple=True, metavar="NAME", help="Add this site, or renew its key pair."
+)
+@click.option("--renew", is_flag=True, help="Replace the server's certificate, or key pairs.")
 @click.option("--authority", is_flag=True, help="With --renew: replace the authority as well.")
 def keys(
     folder: Path,
@@ -95,10 +112,10 @@ def keys(
     renew: bool,
     authority: bool,
 ) -> None:
-    """Make the authority, the server's certificate and every site's key pair; or what is missing.
+    """Create the missing keys: the authority, the server's certificate, the sites' key pairs.
 
-    In a site's own folder only that site's pair is made: then its private key never travels. With
-    --site NAME a site that is not there yet is added. Nothing is replaced without --renew.
+    In a site's own folder, only create the key pair of this site: its private key then never leaves
+    the site. --site NAME adds a new site. Only --renew replaces existing keys.
 
     Example: fedgram federation keys study --host 10.0.0.5
     """
@@ -106,7 +123,7 @@ def keys(
     if (folder / "site.toml").is_file():
         site = SiteFolder.open(folder)
         click.echo(make.make_pair(site, renew=renew))
-        click.echo(f"{site.public_key}: send this to the server, and keep {site.key} to yourself")
+        click.echo(f"{site.public_key}: send this file to the server, and keep {site.key} secret")
         return
     project = Project.open(folder)
     if renew and sites and not authority:
@@ -115,7 +132,7 @@ def keys(
         there = {site.name for site in project.sites}
         for name in dict.fromkeys(sites):
             if name not in there:
-                click.echo(f"{project.add_site(name).folder}: a new site")
+                click.echo(f"{project.add_site(name).folder}: added a site")
         made = make.make_keys(project, hosts=hosts, days=days, renew=renew, authority=authority)
     for line in made:
         click.echo(line)
@@ -124,37 +141,35 @@ def keys(
 @federation.command()
 @folder_argument
 def server(folder: Path) -> None:
-    """Run the server until it is stopped: Flower's SuperLink, with TLS and known sites only.
+    """Run the server, Flower's SuperLink, until you stop it; only registered sites may connect.
 
-    It runs in the foreground; what it says is also in DIR/logs/server.log.
+    The server runs in the foreground; its output is also in DIR/logs/server.log.
 
     Example: fedgram federation server study
     """
     project = Project.open(folder)
     with Processes(project.logs) as processes:
         child = start_superlink(project, processes)
-        click.echo(f"{project.address}: the server is up; stop it with Ctrl-C")
+        click.echo(f"{project.address}: the server is running; stop it with Ctrl-C")
         _stay(child)
 
 
 @federation.command()
 @click.argument("folder", metavar="SITE", type=FOLDER)
-@click.option("--server", "address", metavar="HOST:PORT", help="Instead of what SITE says.")
-@click.option(
-    "--port", type=click.IntRange(1, 65535), help="For the site's own processes; one that is free."
-)
+@click.option("--server", "address", metavar="HOST:PORT", help="Address of the server.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port for the site's own processes.")
 def site(folder: Path, address: str | None, port: int | None) -> None:
-    """Take part as one site until it is stopped: Flower's SuperNode.
+    """Take part as one site, with Flower's SuperNode, until you stop it.
 
-    SITE is the folder that the site was handed. It runs in the foreground; what it says is also in
-    SITE/logs.
+    SITE is the folder of the site. The address of the server is in SITE/connection.toml unless
+    --server gives another one. The site runs in the foreground; its output is also in SITE/logs.
 
     Example: fedgram federation site north
     """
     place = SiteFolder.open(folder)
     given = Address.read(address) if address else place.server
     require_keys(place)
-    _greet(place)
+    _show_samples(place)
     with Processes(place.folder / "logs") as processes:
         _stay(start_site(place, processes, server=given, port=port or 0))
 
@@ -162,9 +177,9 @@ def site(folder: Path, address: str | None, port: int | None) -> None:
 @federation.command("register")
 @folder_argument
 def register_command(folder: Path) -> None:
-    """Tell the running server which sites there are, by their public keys.
+    """Register the public keys of all sites at the running server.
 
-    It may be repeated: sites that are known stay as they are, and a renewed key replaces the old.
+    Run it again after a change: registered sites stay, and a renewed key replaces the old one.
 
     Example: fedgram federation register study
     """
@@ -178,7 +193,7 @@ def register_command(folder: Path) -> None:
 @federation.command()
 @folder_argument
 def run(folder: Path) -> None:
-    """Let the connected sites run what DIR/server/federation.toml says, and wait for the end.
+    """Run the methods of DIR/server/federation.toml on the connected sites.
 
     Example: fedgram federation run study
     """
@@ -187,24 +202,30 @@ def run(folder: Path) -> None:
         operator = operator_of(project, processes)
         operator.require_up()
         operator.run(click.echo)
-    _told(project.server)
+    _show_record(project.server)
 
 
 @federation.command("simulate")
 @folder_argument
-@click.option("--cpus", type=click.FloatRange(min=0.1), default=1.0, show_default=True)
+@click.option(
+    "--cpus",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="Processors for each simulated site.",
+)
 def simulate_command(folder: Path, cpus: float) -> None:
-    """Run the federation on this machine alone, with the data of DIR/server/federation.toml.
+    """Run the federation on this machine only, with the data of DIR/server/federation.toml.
 
-    --cpus is what each simulated site gets, so as many compute at a time as there are processors.
-    It needs: pip install 'fedgram[simulation]'.
+    --cpus limits the number of sites that compute at the same time. This command needs: pip install
+    'fedgram[simulation]'.
 
     Example: fedgram federation simulate study
     """
     project = Project.open(folder)
     with Processes(project.logs) as processes:
         folder = simulate(project, processes, click.echo, cpus=cpus)
-    _told(folder)
+    _show_record(folder)
 
 
 @federation.command()
@@ -217,10 +238,10 @@ def simulate_command(folder: Path, cpus: float) -> None:
 def demo(
     context: click.Context, folder: Path, methods: tuple[str, ...], overrides: tuple[str, ...]
 ) -> None:
-    """Bring up a server and three sites on this machine, run a method, and write the report.
+    """Start a server and three sites on this machine, run a method, and write the report.
 
-    All that 'init --demo', 'keys', 'server', 'register', 'site', 'run' and 'report' do, on free
-    ports; everything is stopped at the end.
+    Does all that 'init --demo', 'keys', 'server', 'register', 'site', 'run' and 'report' do, on
+    free ports, and stops all processes at the end.
 
     Example: fedgram federation demo try
     """
@@ -246,29 +267,29 @@ def demo(
     context.invoke(report, folders=(latest(project.server),), out=page, title=None)
 
 
-def _greet(site: SiteFolder) -> None:
-    """Read a site's data before it takes part: what is wrong with them is said here and now."""
+def _show_samples(site: SiteFolder) -> None:
+    """Read a site's data and print their sizes; an error in the data shows before the start."""
     mine = site_of(read_site(site.settings))
     parts = (mine.train, "training"), (mine.valid, "validation"), (mine.test, "test")
-    told = ", ".join(f"{len(part)} {name}" for part, name in parts)
-    click.echo(f"{site.name}: {told} samples; stop it with Ctrl-C")
+    sizes = ", ".join(f"{len(part)} {name}" for part, name in parts)
+    click.echo(f"{site.name}: {sizes} samples; stop the site with Ctrl-C")
 
 
 def _stay(child: Child) -> None:
-    """Say what a process says until it ends, which is a failure unless it was told to."""
+    """Print the output of a process until it ends, which is an error."""
     for line in follow(child):
         click.echo(line)
     raise child.failure()
 
 
-def _told(folder: Path) -> None:
+def _show_record(folder: Path) -> None:
     found = latest(folder)
-    click.echo(f"{found}: recorded; see it with 'fedgram report {found}'")
+    click.echo(f"{found}: recorded; show it with 'fedgram report {found}'")
 
 
 def _keys() -> ModuleType:
     try:
         from fedgram.deploy import keys as module
     except ModuleNotFoundError as error:
-        raise ConfigError("keys need: pip install 'fedgram[secure]'") from error
+        raise ConfigError("keys need more packages; run: pip install 'fedgram[secure]'") from error
     return module

@@ -1,4 +1,4 @@
-"""Contributions by file, and the ledger that adds them up."""
+"""Commands for contributions as files, and for the ledger that adds them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ from fedgram.runtime import files
 
 PATH = click.Path(path_type=Path, dir_okay=False)
 ledger_argument = click.argument("ledger", type=PATH)
-method_option = click.option("-m", "--method", "name", default="afl", show_default=True)
+method_option = click.option(
+    "-m", "--method", "name", default="afl", show_default=True, help="Name of the method."
+)
 set_option = click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
 )
@@ -45,8 +47,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @click.argument("data")
 @click.option("-o", "--out", type=PATH, required=True, help="File to write.")
 @click.option("--client", required=True, help="Name of this site.")
-@click.option("--remove", is_flag=True, help="Take these samples away again.")
-@click.option("--tag", default="", help="Tells equal increments apart.")
+@click.option("--remove", is_flag=True, help="Remove these samples from the total.")
+@click.option("--tag", default="", help="Distinguishes increments with the same content.")
 @method_option
 @set_option
 def contribute(
@@ -54,7 +56,7 @@ def contribute(
 ) -> None:
     """Write this site's sums to a file that may leave the site.
 
-    DATA is a feature file; its test samples (split 2), if any, stay out.
+    DATA is a feature file; test samples (split 2) are not included.
 
     Example: fedgram contribute north/features.npz --client north -o north.contribution
     """
@@ -62,7 +64,9 @@ def contribute(
     samples = site_samples(data, settings.grid)
     step = settings.make(name).statistics_step()
     if step is None:
-        raise ConfigError(f"method {name!r} sends no statistics; use afl, fedhip or apfl")
+        raise ConfigError(
+            f"method {name!r} has no statistics to contribute; use afl, fedhip or apfl"
+        )
     statistics: Statistics = step(Client(id=client, train=samples, valid=samples.take([])), None)
     statistics = -statistics if remove else statistics
     codec.save(out, Contribution(client=client, statistics=statistics, tag=tag))
@@ -70,13 +74,13 @@ def contribute(
 
 
 def site_samples(source: str, grid: Grid) -> Samples:
-    """Return the labelled samples of one site's file, as steps see them."""
+    """Return the samples of a site's file on the grid, without test samples."""
     data = load_dataset(source)
     samples = gridded(data, grid)
     if data.split is not None:
         samples = samples.take(np.flatnonzero(data.split != TEST))
     if not len(samples):
-        raise DataError(f"{source}: there are no training samples; check its 'split'")
+        raise DataError(f"{source}: no training samples; check the array 'split'")
     return samples
 
 
@@ -89,16 +93,16 @@ def ledger() -> None:
 @ledger_argument
 @click.option("--classes", help="Fix the class list: names separated by commas.")
 def init(ledger: Path, classes: str | None) -> None:
-    """Make an empty ledger."""
+    """Create an empty ledger."""
     with Ledger.create(ledger, classes=classes.split(",") if classes else None):
-        click.echo(f"{ledger}: made")
+        click.echo(f"{ledger}: created")
 
 
 @ledger.command()
 @ledger_argument
 @click.argument("contributions", nargs=-1, required=True, type=PATH)
 def join(ledger: Path, contributions: tuple[Path, ...]) -> None:
-    """Add new members."""
+    """Add the contributions of new members."""
     with Ledger.open(ledger) as book:
         for part in _contributions(contributions):
             book.join(part.client, part.statistics, tag=part.tag)
@@ -109,7 +113,7 @@ def join(ledger: Path, contributions: tuple[Path, ...]) -> None:
 @ledger_argument
 @click.argument("contributions", nargs=-1, required=True, type=PATH)
 def stream(ledger: Path, contributions: tuple[Path, ...]) -> None:
-    """Add increments of members; one made with --remove takes samples away."""
+    """Add increments of members; an increment made with --remove removes samples."""
     with Ledger.open(ledger) as book:
         for part in _contributions(contributions):
             book.stream(part.client, part.statistics, tag=part.tag)
@@ -120,7 +124,7 @@ def stream(ledger: Path, contributions: tuple[Path, ...]) -> None:
 @ledger_argument
 @click.argument("client")
 def leave(ledger: Path, client: str) -> None:
-    """Take a member out of the total; its contributions are kept for audit."""
+    """Remove a member from the total; its contributions are kept for audit."""
     with Ledger.open(ledger) as book:
         book.leave(client)
         _say(book, f"{client} left")
@@ -131,9 +135,9 @@ def leave(ledger: Path, client: str) -> None:
 @click.argument("client")
 @click.option("--certificate", type=PATH, help="File to write the certificate to.")
 def forget(ledger: Path, client: str, certificate: Path | None) -> None:
-    """Take a client out, erase all it ever sent, and certify it."""
+    """Remove a client, erase all its contributions, and print a certificate."""
     if certificate:
-        files.require_writable(certificate)  # what is forgotten cannot be certified again
+        files.require_writable(certificate)  # after the deletion there is no second chance
     with Ledger.open(ledger) as book:
         shown = json.dumps(book.forget(client).to_dict(), indent=2)
     if certificate:
@@ -178,7 +182,7 @@ def show(ledger: Path, as_json: bool) -> None:
 @ledger_argument
 @click.argument("certificate", required=False, type=PATH)
 def verify(ledger: Path, certificate: Path | None) -> None:
-    """Recompute the total from the stored contributions; check a certificate too."""
+    """Recompute the total from the stored contributions, and check a certificate."""
     shown = None
     if certificate:
         try:
@@ -194,12 +198,12 @@ def verify(ledger: Path, certificate: Path | None) -> None:
 
 @ledger.command()
 @ledger_argument
-@click.option("-o", "--out", type=PATH, required=True, help="File to write what is shared to.")
+@click.option("-o", "--out", type=PATH, required=True, help="File for the shared model.")
 @method_option
 @set_option
 @json_option
 def solve(ledger: Path, out: Path, name: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Solve the total with a method and record that it was published.
+    """Solve the total with a method, and record that the model was published.
 
     Example: fedgram ledger solve study.ledger -m apfl -o shared.safetensors
     """
@@ -216,7 +220,7 @@ def _contributions(paths: tuple[Path, ...]) -> Iterator[Contribution]:
     for path in paths:
         part = codec.load(path)
         if not isinstance(part, Contribution):
-            raise DataError(f"{path}: not a contribution; make one with 'fedgram contribute'")
+            raise DataError(f"{path}: not a contribution; write one with 'fedgram contribute'")
         yield part
 
 

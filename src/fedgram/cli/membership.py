@@ -1,4 +1,4 @@
-"""The account of a federation: who is in, who goes, and what can be shown of it."""
+"""Commands for the members of a federation: status, forget, admit, verify, withdraw."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ PATH = click.Path(path_type=Path, dir_okay=False)
 @folder_argument
 @json_option
 def status(folder: Path, as_json: bool) -> None:
-    """Show who is in the totals, who is out, and how the runs went."""
+    """Show the members of the totals, the excluded sites, and the results of the runs."""
     found = _membership(folder).status()
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
     for account in found["ledgers"]:
-        who = ", ".join(account["members"]) or "nobody"
-        kind = " (one sum of all)" if account["cohort"] else ""
+        who = ", ".join(account["members"]) or "none"
+        kind = " (one secure sum)" if account["cohort"] else ""
         click.echo(f"members   {who}{kind}")
         if account["missing"]:
             click.echo(f"missing   {', '.join(account['missing'])}")
         click.echo(f"samples   {account['samples']}")
         click.echo(f"total     {account['total_digest']}  {account['ledger']}")
     if not found["ledgers"]:
-        click.echo("members   nobody yet")
+        click.echo("members   none yet")
     for client, how in found["out"].items():
-        click.echo(f"out       {client} {how}")
+        click.echo(f"excluded  {client} {how}")
     for run in found["runs"]:
         for name, method in run["methods"].items():
-            click.echo(f"run {run['run']}  {name}: {_how(method)}")
+            click.echo(f"run {run['run']}  {name}: {_outcome(method)}")
 
 
 @federation.command()
 @folder_argument
-@click.option("-m", "--method", "name", help="Method to solve with; by default the first one.")
-@click.option("-o", "--out", type=PATH, required=True, help="File to write what is shared to.")
+@click.option("-m", "--method", "name", help="Method; by default the first of the settings.")
+@click.option("-o", "--out", type=PATH, required=True, help="File for the shared model.")
 def publish(folder: Path, name: str | None, out: Path) -> None:
-    """Solve the total as it is now, without asking any site.
+    """Solve the current total, without contacting any site.
 
     Example: fedgram federation publish study -o shared.safetensors
     """
@@ -63,9 +63,9 @@ def publish(folder: Path, name: str | None, out: Path) -> None:
 @folder_argument
 @click.argument("client")
 def forget(folder: Path, client: str) -> None:
-    """Take a site out of every total, erase all it sent, and certify it.
+    """Remove a site from every total, erase all it sent, and print certificates.
 
-    The next run leaves it out; 'admit' lets it in again.
+    The next runs exclude the site until 'admit'.
     """
     for path in _membership(folder).forget(client):
         click.echo(path.read_text(encoding="utf-8").rstrip())
@@ -76,31 +76,31 @@ def forget(folder: Path, client: str) -> None:
 @folder_argument
 @click.argument("client")
 def admit(folder: Path, client: str) -> None:
-    """Let a site that has left, or was forgotten, take part in the next run."""
+    """Admit a site that has left, or was forgotten, to the next run."""
     _membership(folder).admit(client)
-    click.echo(f"{client} may take part again")
+    click.echo(f"{client}: admitted to the next run")
 
 
 @federation.command()
 @folder_argument
 @click.argument("certificate", required=False, type=PATH)
 def verify(folder: Path, certificate: Path | None) -> None:
-    """Recompute every total from the stored contributions; check a certificate too."""
+    """Recompute every total from the stored contributions, and check a certificate."""
     for name, digest in _membership(folder).verify(certificate).items():
         click.echo(f"{digest}  {name}: the total is the sum of the members' contributions")
     if certificate:
-        click.echo(f"{certificate}: the deletion is as certified")
+        click.echo(f"{certificate}: the certificate is valid")
 
 
 @federation.command()
 @click.argument("site", type=click.Path(path_type=Path, file_okay=False))
-@click.option("-m", "--method", required=True, help="Out of whose total.")
-@click.option("-o", "--out", type=PATH, required=True, help="File to write; it goes to the server.")
+@click.option("-m", "--method", required=True, help="Method whose total is changed.")
+@click.option("-o", "--out", type=PATH, required=True, help="File to write and send to the server.")
 def withdraw(site: Path, method: str, out: Path) -> None:
-    """At a site: take its part out of a secure sum, and sign it.
+    """At a site: write the signed withdrawal of its part of a secure sum.
 
-    The file shows the server this site's sums. Where that is not wanted, have the server 'forget'
-    the site: then the whole total goes, and the others are summed again.
+    The file shows the server the sums of this site. To avoid that, use 'forget' at the server: it
+    erases the whole total, and the other sites are summed again.
 
     Example: fedgram federation withdraw sites/north -m afl -o north.withdrawal
     """
@@ -113,7 +113,7 @@ def withdraw(site: Path, method: str, out: Path) -> None:
 @folder_argument
 @click.argument("withdrawal", type=PATH)
 def accept(folder: Path, withdrawal: Path) -> None:
-    """At the server: take a signed withdrawal off the total it was in, and certify it."""
+    """At the server: subtract a signed withdrawal from its total, and print the certificate."""
     project = Project.open(folder)
     certificate = _withdrawal().accept(project, withdrawal)
     path = Membership(folder=project.server).certify(certificate)
@@ -125,14 +125,16 @@ def _withdrawal() -> ModuleType:
     try:
         return importlib.import_module("fedgram.deploy.withdrawal")
     except ImportError as error:
-        raise ConfigError("signatures need: pip install 'fedgram[secure]'") from error
+        raise ConfigError(
+            "signatures need more packages; run: pip install 'fedgram[secure]'"
+        ) from error
 
 
 def _membership(folder: Path) -> Membership:
     return Membership(folder=Project.open(folder).server)
 
 
-def _how(method: dict[str, Any]) -> str:
+def _outcome(method: dict[str, Any]) -> str:
     left = {note["client"]: note["text"] for note in method["left_out"]}
     without = "".join(f"; {client}: {text}" for client, text in left.items())
     if not method["done"]:

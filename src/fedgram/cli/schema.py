@@ -1,4 +1,4 @@
-"""Tables: the schema that sites agree on, and the features it makes."""
+"""Commands for tables: the schema that sites agree on, and the features of a table."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from fedgram.runtime import files
 
 PATH = click.Path(path_type=Path, dir_okay=False)
 _HEADER = """\
-# What sites agree on before any of them shares anything. Everybody can read this file.
-# Review it: ranges and categories come from {source}. For a number declare
-# range = [low, high], outside = "refuse" or "clip"; for a list of categories values = [...],
-# outside = "refuse" or "zero"; for both missing = "refuse" or "indicate".
+# The schema that sites agree on before they share anything. This file is public.
+# Review it: ranges and categories come from {source}.
+#   a column of numbers     range = [low, high], outside = "refuse" or "clip"
+#   a column of categories  values = [...], outside = "refuse" or "zero"
+#   both                    missing = "refuse" or "indicate"
 """
 
 
@@ -39,7 +40,23 @@ def table_features(
     schema: Path | None,
     without: Sequence[str],
 ) -> None:
-    """Write the features of a table."""
+    """Write the features of a table.
+
+    Parameters
+    ----------
+    path
+        The table.
+    out
+        The feature file to write.
+    columns
+        Names of the columns with classes, clients and domains.
+    grid
+        Grid of the features.
+    schema
+        The schema; None to derive one from this table.
+    without
+        Columns to leave out if there is no schema.
+    """
     named = [name for name in (columns.client, columns.domain) if name]
     if schema:
         agreed = Schema.load(schema)
@@ -52,8 +69,8 @@ def table_features(
         kept = out.with_name(f"{out.stem}.schema.toml")
         files.write(kept, agreed.toml())
         click.echo(
-            f"no --schema: scales and categories are those of {path} alone, written to {kept}; "
-            "for several sites see 'fedgram schema'",
+            f"no --schema: scales and categories are from {path} only, and written to {kept}; for "
+            "several sites see 'fedgram schema'",
             err=True,
         )
     data = dataset(agreed, read_tables(path), columns, grid)
@@ -62,10 +79,10 @@ def table_features(
 
 
 def require_table(source: str) -> Path:
-    """Return the path of a table; other data are refused."""
+    """Return the path of a table; raise ConfigError for other data."""
     path = Path(source)
     if not is_table(path):
-        raise ConfigError(f"{source}: not a table; a schema is for .csv, .jsonl and .parquet files")
+        raise ConfigError(f"{source}: not a table; expected a .csv, .jsonl or .parquet file")
     return path
 
 
@@ -76,15 +93,15 @@ def schema() -> None:
 
 @schema.command()
 @click.argument("table")
-@click.option("-o", "--out", type=PATH, required=True, help="The .toml file to write.")
+@click.option("-o", "--out", type=PATH, required=True, help="TOML file to write.")
 @click.option("--label", default="label", show_default=True, help="Column of classes.")
 @click.option("--without", multiple=True, help="Column to leave out; may be repeated.")
 def draft(table: str, out: Path, label: str, without: tuple[str, ...]) -> None:
     """Draft a schema from one table, for people to review.
 
-    The draft tells the names of the columns, the classes and categories that occur, each number's
-    range rounded outwards, and which columns have gaps. Make it from a table whose owner consents
-    to that, or write the schema from what is publicly known.
+    The draft contains the names of the columns, the classes and categories that occur, the range
+    of each number rounded outwards, and which columns have missing values. Make it from a table
+    whose owner agrees to that, or write the schema from public knowledge.
 
     Example: fedgram schema draft north.csv --label outcome --without id -o draft.toml
     """
@@ -103,14 +120,14 @@ def draft(table: str, out: Path, label: str, without: tuple[str, ...]) -> None:
 def measure(schema: Path, table: str, client: str, out: Path) -> None:
     """Write this site's count, sum and sum of squares of each number.
 
-    The file may leave the site: it tells its mean and deviation of each column, and nothing of
-    single rows unless they are very few. Test rows (split 2), if any, stay out.
+    The file may leave the site: it reveals the mean and deviation of each column, and nothing about
+    single rows unless there are very few. Test rows (split 2) are not included.
 
     Example: fedgram schema measure draft.toml north.csv --client north -o north.moments
     """
     agreed = Schema.load(schema)
     if not agreed.pending:
-        raise ConfigError(f"{schema}: every number has its mean and deviation; nothing to measure")
+        raise ConfigError(f"{schema}: all numbers have a mean and deviation; nothing to measure")
     moments = measured(agreed, read_tables(require_table(table)))
     codec.save(out, Measured(client=client, moments=moments))
     rows = max(moments.count)
@@ -122,9 +139,9 @@ def measure(schema: Path, table: str, client: str, out: Path) -> None:
 @click.argument("moments", nargs=-1, required=True, type=PATH)
 @click.option("-o", "--out", type=PATH, required=True, help="The .toml file to write.")
 def settle(schema: Path, moments: tuple[Path, ...], out: Path) -> None:
-    """Put everybody's mean and deviation into the schema.
+    """Write the mean and deviation over all sites into the schema.
 
-    MOMENTS are the files of 'fedgram schema measure', in any order.
+    MOMENTS are files of 'fedgram schema measure', in any order.
 
     Example: fedgram schema settle draft.toml north.moments south.moments -o agreed.toml
     """
@@ -140,7 +157,7 @@ def _measured(paths: tuple[Path, ...]) -> Iterator[Measured]:
     for path in paths:
         part = codec.load(path)
         if not isinstance(part, Measured):
-            raise DataError(f"{path}: not what 'fedgram schema measure' writes; make it again")
+            raise DataError(f"{path}: not a file of 'fedgram schema measure'; make it again")
         yield part
 
 

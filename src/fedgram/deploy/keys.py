@@ -1,4 +1,4 @@
-"""Make, renew and hand out the keys of a federation."""
+"""Create, renew and distribute the keys of a federation."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ def make_keys(
     renew: bool = False,
     authority: bool = False,
 ) -> list[str]:
-    """Make what is missing, and say what was made; with `renew` the server's certificate too.
+    """Create missing keys; return a line for each. With `renew`, replace the certificate too.
 
     Parameters
     ----------
     project
-        Whose keys they are.
+        The federation.
     hosts
-        More names and addresses of the server; the one that sites are told is always among them.
+        More names and addresses of the server, besides the address that sites connect to.
     days
-        How long the server's certificate is valid.
+        Number of days for which the server's certificate is valid.
     renew
-        Replace the server's certificate and key, which keeps its names. Sites notice nothing.
+        Replace the server's certificate and key; it keeps its names, and sites need no change.
     authority
         Replace the authority as well. Every site then needs the new ``ca.crt``.
     """
     if authority and not renew:
-        raise ConfigError("--authority replaces what sites trust; say --renew with it")
+        raise ConfigError(
+            "--authority replaces the certificate that sites trust; use it together with --renew"
+        )
     made = []
     new = authority or not _has_authority(project)
     if new:
         signer = Authority.create()
         signer.save(project.authority)
-        made.append(f"{project.authority}: a new authority; keep ca.key apart")
+        made.append(f"{project.authority}: a new authority; move ca.key to a safe place")
     missing = not all((project.server / name).exists() for name in ("server.pem", "server.key"))
     if new or renew or missing:
         signer = Authority.load(project.authority)
@@ -49,50 +51,50 @@ def make_keys(
         files.write(project.server / "server.key", issued.key, private=True)
         files.write(project.server / "server.pem", issued.certificate)
         files.write(project.server / "ca.crt", signer.root)
-        made.append(f"{project.server}: a certificate until {issued.until:%Y-%m-%d}")
+        made.append(f"{project.server}: a certificate, valid until {issued.until:%Y-%m-%d}")
     for site in project.sites:
         made += _hand_out(project, site)
     if not made:
         until = CertificateInfo.load(project.server / "server.pem").until
         raise ConfigError(
-            f"{project.folder}: the keys are there, the server's certificate until "
+            f"{project.folder}: all keys exist, and the server's certificate is valid until "
             f"{until:%Y-%m-%d}; --renew replaces it"
         )
     return made
 
 
 def make_pair(site: SiteFolder, *, renew: bool = False) -> str:
-    """Make a site's key pair, and say so; an old one is replaced with `renew` alone."""
+    """Create a site's key pair and return a line about it; only `renew` replaces an old pair."""
     there = [path for path in (site.key, site.public_key) if path.exists()]
     if there and not renew:
         raise ConfigError(
-            f"{there[0]}: is there already; --renew replaces it, and the server must then be told "
-            "with 'fedgram federation register'"
+            f"{there[0]}: exists; --renew replaces it, and then 'fedgram federation register' must "
+            "register the new key"
         )
     private, public = node_pair(site.name)
     files.write(site.key, private, private=True)
     files.write(site.public_key, public)
-    return f"{site.folder}: a key pair"
+    return f"{site.folder}: a new key pair"
 
 
 def renew_pairs(project: Project, names: Iterable[str]) -> list[str]:
-    """Replace the key pairs of these sites, and say so."""
+    """Replace the key pairs of these sites; return a line for each."""
     sites = [SiteFolder.open(project.site(name).folder) for name in names]
     return [make_pair(site, renew=True) for site in sites]
 
 
 def _has_authority(project: Project) -> bool:
-    """Whether there is one, be its key here or kept apart."""
+    """Whether there is an authority, with its key here or elsewhere."""
     return (project.authority / "ca.crt").exists() or (project.server / "ca.crt").exists()
 
 
 def _hand_out(project: Project, site: SiteFolder) -> list[str]:
-    """Give a site what it lacks; a public key that it sent is its own business."""
+    """Write the keys that a site lacks; a public key that the site has sent is kept."""
     made = []
     root = (project.server / "ca.crt").read_bytes()
     if not site.root.exists() or site.root.read_bytes() != root:
         files.write(site.root, root)
-        made.append(f"{site.root}: the server's root, for the site")
+        made.append(f"{site.root}: the certificate of the authority, for the site")
     if not site.public_key.exists():
         made.append(make_pair(site))
     return made

@@ -1,4 +1,4 @@
-"""Who is in a federation's totals: to look up, to take out, and to let in again."""
+"""The members of a federation's totals: show them, remove them, admit them again."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fedgram.runtime import files
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """The server's folder as those see it who keep the account.
+    """The ledgers, runs and certificates in the folder of a server.
 
     Parameters
     ----------
     folder
-        Where ``federation.toml`` and the ledgers are.
+        Folder with ``federation.toml`` and the ledgers.
     """
 
     folder: Path
 
     def status(self) -> dict[str, Any]:
-        """Return who is in, who is out, and how the last runs went."""
+        """Return members, excluded sites, and the results of the runs."""
         config, federation = read_federation(self.folder / "federation.toml")
         with Ledgers(self.folder) as ledgers:
             kept = [_account(name, ledger, federation) for name, ledger in ledgers]
@@ -49,7 +49,7 @@ class Membership:
         }
 
     def publish(self, name: str | None, out: Path) -> dict[str, Any]:
-        """Solve a ledger's total as it is now, write the model, and record that it was made."""
+        """Solve a ledger's current total, write the model, and record that it was published."""
         config, _ = read_federation(self.folder / "federation.toml")
         name = name or config.methods[0]
         method = config.make(name)
@@ -57,23 +57,23 @@ class Membership:
             for ledger in ledgers.cohorts(there=config.engine.secure):
                 with suppress(MismatchError):  # contributions of another kind
                     return publish(ledger, name, method, out)
-        raise LedgerError(f"{self.folder}: no ledger holds what {name} is made of; run it first")
+        raise LedgerError(f"{self.folder}: no ledger has contributions for {name}; run it first")
 
     def forget(self, client: str) -> list[Path]:
-        """Take a client out of every ledger, erase what it sent, and write certificates."""
-        # What is forgotten cannot be certified again.
+        """Remove a client from every ledger, erase what it sent, and write certificates."""
+        # Checked first: after the deletion there is no second chance to write a certificate.
         files.require_writable(self.folder / "certificates" / "test")
         written = []
         with Ledgers(self.folder) as ledgers:
             known = [ledger for _, ledger in ledgers if client in _known(ledger)]
             if not known:
-                raise LedgerError(f"client {client}: nothing of it is here")
+                raise LedgerError(f"client {client}: no contributions of this client")
             for ledger in known:
                 written.append(self.certify(_forgotten(ledger, client)))
         return written
 
     def certify(self, certificate: Certificate) -> Path:
-        """Write a certificate down; return where."""
+        """Write a certificate to a file; return its path."""
         folder = self.folder / "certificates"
         number = len(list(folder.glob("*.json"))) + 1
         path = folder / f"{file_name(certificate.client)}-{number}.json"
@@ -81,7 +81,7 @@ class Membership:
         return path
 
     def admit(self, client: str) -> None:
-        """Let a client that has left, or was forgotten, take part in the next run."""
+        """Admit a client that has left, or was forgotten, to the next run."""
         with Ledgers(self.folder) as ledgers:
             out = [ledger for _, ledger in ledgers if client in ledger.shut_out()]
             if not out:
@@ -90,12 +90,12 @@ class Membership:
                 ledger.admit(client)
 
     def verify(self, certificate: Path | None = None) -> dict[str, str]:
-        """Recompute every total from what is stored; check a certificate too."""
+        """Recompute every total from the stored contributions; check a certificate too."""
         shown = None if certificate is None else Certificate.read(read_object(certificate))
         with Ledgers(self.folder) as ledgers:
             digests = {name: ledger.verify() for name, ledger in ledgers}
             if shown is not None and not any(_certified(ledger, shown) for _, ledger in ledgers):
-                raise LedgerError("the certificate is of no ledger here, or was changed")
+                raise LedgerError("the certificate belongs to no ledger here, or was changed")
         return digests
 
     def _run(self, path: Path) -> dict[str, Any]:
@@ -129,13 +129,13 @@ def _account(name: str, ledger: Ledger, federation: FederationRules) -> dict[str
 
 
 def _known(ledger: Ledger) -> set[str]:
-    """Return the clients of whom a ledger holds something, alone or within a cohort."""
+    """Return the clients with contributions in a ledger, alone or within a cohort."""
     stored = {e.client for e in ledger.history() if e.client and e.what == "join"} - {COHORT}
     return stored.union(cohort(ledger))
 
 
 def _forgotten(ledger: Ledger, client: str) -> Certificate:
-    """Forget a client; within a cohort the whole total goes, and must be summed again."""
+    """Forget a client; within a cohort the whole total is erased, and must be summed again."""
     if COHORT in ledger.members:
         ledger.exclude(client)
         return ledger.forget(COHORT)

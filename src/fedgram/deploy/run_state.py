@@ -1,4 +1,4 @@
-"""Where a server stands: which runs were begun, and which are done."""
+"""The state of a server on disk: which runs have started, and which are finished."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from fedgram.runtime import files
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """One pass through the methods of a federation; a killed server takes it up again.
+    """One pass through the methods of a federation; a restarted server continues it.
 
     Parameters
     ----------
     folder
-        Of this pass, ``runs/NNNN``.
+        Folder of this pass, ``runs/NNNN``.
     plan
-        Digest of all settings: others begin another pass.
+        Digest of all settings; with other settings a new pass starts.
     runs
-        The name of each method's run, as sites know it.
+        Name of each method's run, in requests to sites.
     parties
-        Digest of who takes part in each and on which terms, once that is known.
+        Digest of the sites and terms of each run, once they are known.
     """
 
     folder: Path
@@ -37,7 +37,17 @@ class RunState:
 
     @classmethod
     def begin(cls, folder: Path, plan: str, methods: Sequence[str]) -> Self:
-        """Return the pass that is under way with these settings, else a new one."""
+        """Return the unfinished pass with these settings, or a new one.
+
+        Parameters
+        ----------
+        folder
+            Folder of the server.
+        plan
+            Digest of all settings.
+        methods
+            Names of the methods.
+        """
         passes = sorted(path for path in (folder / "runs").glob("[0-9]*") if path.is_dir())
         if passes and (passes[-1] / "course.json").is_file():
             state = read_object(passes[-1] / "course.json")
@@ -51,10 +61,10 @@ class RunState:
         return course
 
     def run(self, method: str, party: str) -> str:
-        """Return the name of a method's run with this party.
+        """Return the name of a method's run with these sites and terms.
 
-        With another than before a restart it begins anew, under another name: what sites remember
-        of a run belongs to it alone.
+        If they differ from those before a restart, the run starts again with a new name: what sites
+        store under the name of a run is valid for that run only.
         """
         if self.parties.setdefault(method, party) != party:
             shutil.rmtree(self.journal(method), ignore_errors=True)
@@ -63,15 +73,17 @@ class RunState:
         return self.runs[method]
 
     def record(self, method: str) -> Path:
-        """Return the folder of a method's record, empty: it is written again from the journal.
+        """Return the folder of a method's record, emptied: a restarted run writes it again.
 
-        Only its notes stay, for nobody would tell them again.
+        Only its notes stay, because nothing repeats them.
         """
         folder = self.folder / method
         for path in folder.glob("*"):
             if path.name == NOTES:
                 whole = path.read_bytes()
-                files.write(path, whole[: whole.rfind(b"\n") + 1])  # a kill may cut a line short
+                files.write(
+                    path, whole[: whole.rfind(b"\n") + 1]
+                )  # a kill may leave a partial line
             elif path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -79,7 +91,7 @@ class RunState:
         return folder
 
     def journal(self, method: str) -> Path:
-        """Return the folder of what sites have answered."""
+        """Return the folder of the sites' answers, the replay log."""
         return self.folder / f"{method}.journal"
 
     def done(self, method: str) -> bool:
@@ -87,13 +99,13 @@ class RunState:
         return (self.folder / f"{method}.done").is_file()
 
     def end(self, method: str, summary: dict[str, Any]) -> None:
-        """Finish a method's run; what sites answered is in its record now."""
+        """Finish a method's run; its record now holds the results of the sites' answers."""
         files.write(self.folder / f"{method}.done", json.dumps(summary) + "\n")
         shutil.rmtree(self.journal(method), ignore_errors=True)
 
     def finish(self) -> None:
-        """End the pass: the next one begins anew."""
-        for method in self.runs:  # a kill after the end of a run may have left one
+        """Finish the pass; the next run starts a new one."""
+        for method in self.runs:  # a kill at the end of a run may have left one
             shutil.rmtree(self.journal(method), ignore_errors=True)
         self._write(finished=True)
 

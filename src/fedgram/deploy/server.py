@@ -1,8 +1,8 @@
-"""A federation's server: runs the methods of ``federation.toml``, and goes on after a crash.
+"""A federation's server: runs the methods of ``federation.toml``, and continues after a crash.
 
-``runs/NNNN/METHOD`` is the record of a run, as ``fedgram run`` writes it; beside it a journal holds
-what sites have answered so far. A server that was killed finds both, and its ledgers, and finishes
-the same model.
+``runs/NNNN/METHOD`` is the record of a run, as ``fedgram run`` writes it; a replay log beside it
+holds the answers of the sites so far. A server that was killed reads both, and its ledgers, and
+computes the same model.
 """
 
 from __future__ import annotations
@@ -35,26 +35,43 @@ from fedgram.runtime import files
 
 SETTINGS = "federation.toml"
 LOCK = "serving.lock"
-_PATIENCE = 60.0  # seconds to wait for the end of another server
+_PATIENCE = 60.0  # seconds to wait for another server to end
 Say = Callable[[str], None]
 
 
 def run_federation(carrier: Transport, folder: Path, say: Say) -> Path:
-    """Run every method of the folder's ``federation.toml``; return where the records are."""
+    """Run every method of the folder's ``federation.toml``.
+
+    Parameters
+    ----------
+    carrier
+        The connection to the sites.
+    folder
+        Folder of the server.
+    say
+        Called with each line of output.
+
+    Returns
+    -------
+    Path
+        The folder of the records.
+    """
     with alone(folder, carrier):
         return _served(carrier, folder, say)
 
 
 @contextmanager
 def alone(folder: Path, carrier: Transport) -> Iterator[None]:
-    """Let no second server work in a folder: one that lost its connection may still be there."""
+    """Lock a folder: a server that lost its connection may still be working there."""
     end = carrier.now() + _PATIENCE
     with (folder / LOCK).open("a") as file:
         while not files.locked(file):
             if carrier.now() >= end:
-                raise FederationError(f"{folder}: another server works there; wait for its end")
+                raise FederationError(
+                    f"{folder}: another server is using this folder; wait until it ends"
+                )
             carrier.wait(1.0)
-        yield  # the lock goes with the file, and with this process
+        yield  # closing the file ends the lock, as the end of this process does
 
 
 def _served(carrier: Transport, folder: Path, say: Say) -> Path:
@@ -85,7 +102,7 @@ def _served(carrier: Transport, folder: Path, say: Say) -> Path:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Run:
-    """One method on the sites that are there."""
+    """The run of one method on the connected sites."""
 
     name: str
     method: Method[Any]
@@ -97,7 +114,7 @@ class _Run:
     say: Say
 
     def conducted(self, carrier: Transport) -> Result:
-        """Greet, fit, score, record and deliver."""
+        """Enroll the sites, fit, score, record and deliver."""
         record = Record(self.course.record(self.name), self.config.about(self.name))
 
         def note(client: str, text: str) -> None:
@@ -144,7 +161,7 @@ class _Run:
         )
 
     def _agreed(self, terms: Terms, roll: Enrollment) -> Terms:
-        """Return the terms under the name of the run that these sites, with these samples, have."""
+        """Return the terms with the name of the run of these sites, with these samples."""
         party = codec.digest([replace(terms, run=""), roll.fingerprints])
         return replace(terms, run=self.course.run(self.name, party))
 
@@ -184,7 +201,7 @@ class _Run:
         )
 
     def _publish(self, result: Result) -> None:
-        """Say in the ledgers which model was made of their totals, once."""
+        """Record in the ledgers, once, which model was computed from their totals."""
         model = str(self.course.folder / self.name / "shared.safetensors")
         said: dict[str, Any] = {"shared_digest": result.shared_digest, "model": model}
         for ledger in self.ledgers.used:

@@ -20,12 +20,12 @@ NODES = "nodes.json"  # which node is which site, by their registered keys
 
 @dataclass(frozen=True, kw_only=True)
 class FederationRules(Deadlines):
-    """Who takes part, and when an exchange ends.
+    """The sites that may take part, and the deadlines of an exchange.
 
     Parameters
     ----------
     sites
-        Names of the sites that may take part; none given, anybody who comes.
+        Names of the sites that may take part; empty for every site that connects.
     """
 
     sites: tuple[str, ...] = ()
@@ -33,18 +33,18 @@ class FederationRules(Deadlines):
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """Images, texts or vectors that a site turns into features itself.
+    """Images, texts or vectors from which a site extracts its features.
 
     Parameters
     ----------
     source
-        As of ``fedgram features``: a folder of images, a table, ...
+        A source of ``fedgram features``: a folder of images, a table, ...
     backbone
-        What makes the features; by default one that fits.
+        The backbone; by default the one for this kind of data.
     weights
-        File of its weights, where it needs one.
+        File with the weights of the backbone, if it needs one.
     text, label
-        Columns of texts and classes in a table.
+        Names of the columns with texts and classes in a table.
     """
 
     source: str
@@ -56,24 +56,25 @@ class Raw:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteSettings:
-    """What a site says of itself.
+    """The settings of a site.
 
     Parameters
     ----------
     name
-        Unique in the federation.
+        Name of the site, unique in the federation.
     folder
-        Where ``site.toml`` is; cache and models are written beside it.
+        Folder of ``site.toml``, to which cache and models are written.
     data
-        Where its samples are and how they are split, as of ``fedgram run``.
+        Source and split of its samples, with the settings of ``fedgram run``.
     share
-        Of which dealt client this site is, to try things out on one data set; None for all of it.
+        To try things out on one data set: the number of the client whose part of the partition
+        this site has; None for the whole data set.
     grid
-        What its features are put on.
+        Grid of its features.
     features
-        What to make features of first, where there are none yet.
+        Source of the features, if they must be extracted first.
     accept
-        What the site agrees to.
+        Requests that the site accepts.
     """
 
     name: str
@@ -90,17 +91,20 @@ def read_federation(path: Path) -> tuple[Config, FederationRules]:
     settings = configuration.read_toml(path)
     table = settings.pop("federation", {})
     if not isinstance(table, dict):
-        raise ConfigError(f"{path}: [federation] is a table")
+        raise ConfigError(f"{path}: federation: expected a table")
     config = configuration.read(settings)
     for name in config.methods:
         if name.endswith(".py"):
-            raise ConfigError(f"{path}: method {name!r} is a file; only fedgram's own run at sites")
+            raise ConfigError(
+                f"{path}: method {name!r} is a file; sites only have the methods that come with "
+                "fedgram"
+            )
     federation: FederationRules = build(FederationRules, table, "federation")
     return config, federation
 
 
 def read_site(path: Path) -> SiteSettings:
-    """Return the settings of a site; files are found from where ``site.toml`` is.
+    """Return the settings of a site; paths are relative to ``site.toml``.
 
     Examples
     --------
@@ -118,9 +122,9 @@ def read_site(path: Path) -> SiteSettings:
             raise ConfigError(f"{path}: {key} is not a setting; {propose(key, known)}")
     name, share = settings.get("name"), settings.get("share")
     if not isinstance(name, str) or not name.strip():
-        raise ConfigError(f'{path}: it has no name; write name = "..."')
+        raise ConfigError(f'{path}: the name is missing; write name = "..."')
     if share is not None and (not isinstance(share, int) or isinstance(share, bool) or share < 0):
-        raise ConfigError(f"{path}: share = {share!r}: a whole number from 0 is wanted")
+        raise ConfigError(f"{path}: share = {share!r}: expected an integer >= 0")
     folder = path.resolve().parent
     data = _table(settings, "data", path)
     raw = _table(settings, "features", path)
@@ -138,7 +142,7 @@ def read_site(path: Path) -> SiteSettings:
 
 
 def registered(folder: Path) -> dict[str, int]:
-    """Return the node that each site's key belongs to; none where keys are not asked for."""
+    """Return the node of each site's key; empty where sites have no keys."""
     path = folder / NODES
     if not path.is_file():
         return {}
@@ -146,24 +150,24 @@ def registered(folder: Path) -> dict[str, int]:
         return {name: int(entry["node"]) for name, entry in read_object(path).items()}
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path}: not a list of registered sites ({error}); remove it and the server's "
-            "state.db, and register them again"
+            f"{path}: not a list of registered sites ({error}); delete it and the server's "
+            "state.db, and register the sites again"
         ) from error
 
 
 def found(source: str, folder: Path) -> str:
-    """Return a source as a path from here, where it is one from there."""
+    """Return a source; a path relative to the folder becomes one that can be opened from here."""
     path = folder / source
     return str(path) if path.exists() else source
 
 
 def plain_grid(grid: Grid) -> dict[str, Any]:
-    """Return the settings of a grid as both sides compare them."""
+    """Return the settings of a grid in the form that server and site compare."""
     return {**asdict(grid), "clip": grid.reach}
 
 
 def _table(settings: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     table = settings.get(name, {})
     if not isinstance(table, dict):
-        raise ConfigError(f"{path}: [{name}] is a table")
+        raise ConfigError(f"{path}: {name}: expected a table")
     return dict(table)

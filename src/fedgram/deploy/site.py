@@ -1,4 +1,4 @@
-"""A site as it runs: its samples, made into features if need be, behind an office."""
+"""A running site: its samples, whose features are extracted if necessary, and its endpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CACHE = "cache"
 
 
 def office(settings: SiteSettings) -> SiteEndpoint:
-    """Return the office of a site."""
+    """Return the endpoint of a site."""
     return SiteEndpoint(
         settings.name,
         lambda: site_of(settings),
@@ -35,12 +35,22 @@ def office(settings: SiteSettings) -> SiteEndpoint:
 
 
 def simulated(config: Config, share: int, folder: Path) -> SiteEndpoint:
-    """Return the office of one of the clients that a data set is dealt to."""
+    """Return the endpoint of one client of a partitioned data set.
+
+    Parameters
+    ----------
+    config
+        The settings of the run.
+    share
+        Number of the client.
+    folder
+        Folder for the caches of simulated sites.
+    """
     everybody = federate(load_dataset(config.data.source), config.data, config.grid).members
     if not 0 <= share < len(everybody):
         raise ConfigError(
-            f"node {share} has no share: the data are dealt to {len(everybody)} clients; use as "
-            "many nodes"
+            f"node {share} has no samples: the data are partitioned over {len(everybody)} clients; "
+            "use the same number of nodes"
         )
     site = everybody[share]
     return SiteEndpoint(
@@ -61,11 +71,11 @@ def site_of(settings: SiteSettings) -> Site:
     if settings.share is not None:
         members = federate(data, settings.data, settings.grid).members
         if settings.share >= len(members):
-            raise ConfigError(f"share = {settings.share}: there are {len(members)} dealt clients")
+            raise ConfigError(f"share = {settings.share}: the partition has {len(members)} clients")
         return members[settings.share]
     samples, split = gridded(data, settings.grid), fixed_split(data, settings.data)
     if not np.any(split == TRAIN):
-        raise DataError(f"{source}: there are no training samples; check its 'split'")
+        raise DataError(f"{source}: no training samples; check the array 'split'")
     train, valid, test = (
         samples.take(np.flatnonzero(split == part)) for part in (TRAIN, VALID, TEST)
     )
@@ -73,7 +83,7 @@ def site_of(settings: SiteSettings) -> Site:
 
 
 def _extracted(raw: Raw, settings: SiteSettings) -> Path:
-    """Make features of a site's own images or texts; what is there already is not made again."""
+    """Extract the features of a site's images or texts; finished parts are not repeated."""
     columns = Columns(text=raw.text or None, label=raw.label)
     items = read_items(found(raw.source, settings.folder), columns)
     weights = settings.folder / raw.weights if raw.weights else None

@@ -1,8 +1,8 @@
-"""An authority of one's own, the server's certificate, and a key pair for every site.
+"""The federation's own authority, the server's certificate, and a key pair for every site.
 
-Connections are encrypted and the server shows a certificate that the federation's own authority
-signed. Sites show that they hold a private key whose public part the server was told of. All of it
-is made by the package `cryptography`: neither openssl nor ssh-keygen has to be there.
+Connections are encrypted, and the server has a certificate that is signed by the federation's own
+authority. A site proves that it has the private key whose public part is registered at the server.
+The package `cryptography` makes all keys: neither openssl nor ssh-keygen is needed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fedgram.errors import ConfigError, DataError
 from fedgram.runtime import files
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
-# The server's own processes, and who watches it on its machine, come by these.
+# Programs on the server's own machine connect by these names.
 HERE = ("localhost", "127.0.0.1", "::1")
-_SKEW = timedelta(hours=1)  # for sites whose clocks are late
+_SKEW = timedelta(hours=1)  # for sites whose clocks are behind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Authority:
-    """Who signs the server's certificate: a certificate that sites trust, and its private key.
+    """The authority that signs the server's certificate: its own certificate and private key.
 
     Examples
     --------
@@ -64,50 +64,50 @@ class Authority:
             key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
         except OSError as error:
             raise ConfigError(
-                f"{error.filename}: cannot be read ({error.strerror}); bring the authority's files "
-                "back for as long as it signs, or make a new one with --authority"
+                f"{error.filename}: cannot be read ({error.strerror}); restore the "
+                "authority's files, or make a new authority with --authority"
             ) from error
         except (ValueError, TypeError) as error:
             raise DataError(
-                f"{folder}: not an authority's certificate and key ({error}); bring back the right "
-                "files, or make a new one with --authority"
+                f"{folder}: not an authority's certificate and key ({error}); restore them, or "
+                "make a new authority with --authority"
             ) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or (
             key.public_key() != certificate.public_key()
         ):
-            raise DataError(f"{folder}: ca.key is not the key of ca.crt; bring back the right one")
+            raise DataError(f"{folder}: ca.key is not the key of ca.crt; restore the right one")
         return cls(certificate=certificate, key=key)
 
     def save(self, folder: Path) -> None:
-        """Write certificate and key; who has the key can pass for the server."""
+        """Write certificate and key; whoever has the key can impersonate the server."""
         files.write(folder / "ca.key", _private(self.key), private=True)
         files.write(folder / "ca.crt", self.root)
 
     @property
     def root(self) -> bytes:
-        """What sites need to know the server by."""
+        """The certificate, as PEM, by which sites recognize the server."""
         return bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, hosts: Iterable[str], *, days: int = SERVER_DAYS) -> IssuedCertificate:
-        """Return a new key and its certificate for a server that goes by these names.
+        """Return a new key and its certificate for a server with these names.
 
         Parameters
         ----------
         hosts
-            Domain names and IP addresses; this machine's own are always among them.
+            Domain names and IP addresses; those of the local machine are added.
         days
-            How long it is valid; not longer than the authority.
+            Number of days for which the certificate is valid, at most as long as the authority.
         """
         end = self.certificate.not_valid_after_utc
         if end <= _now():
             raise ConfigError(
-                f"the authority's certificate ended on {end:%Y-%m-%d}; make a new one with "
+                f"the authority's certificate expired on {end:%Y-%m-%d}; make a new one with "
                 "--renew --authority"
             )
         key = ec.generate_private_key(ec.SECP384R1())
         names = list(dict.fromkeys([*hosts, *HERE]))
         until = min(_now() + timedelta(days=days), end)
-        subject = _named(names[0][:64])  # what the standard allows; names are read from below
+        subject = _named(names[0][:64])  # the standard's limit; clients read the extension below
         issuer = self.certificate.subject
         signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         built = (
@@ -125,7 +125,7 @@ class Authority:
 
 @dataclass(frozen=True, kw_only=True)
 class IssuedCertificate:
-    """A server's certificate and private key, as PEM, and the last moment they are good for."""
+    """A server's certificate and private key, as PEM, and when they expire."""
 
     certificate: bytes
     key: bytes
@@ -133,7 +133,7 @@ class IssuedCertificate:
 
 
 def node_pair(name: str) -> tuple[bytes, bytes]:
-    """Return a site's private and public key, in OpenSSH's formats, which Flower reads.
+    """Return a new private and public key of a site, in the OpenSSH formats that Flower reads.
 
     Examples
     --------
@@ -155,21 +155,23 @@ def node_pair(name: str) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class CertificateInfo:
-    """What a server's certificate says: by which names it goes, and until when."""
+    """The names in a server's certificate, and when it expires."""
 
     hosts: tuple[str, ...]
     until: datetime
 
     @classmethod
     def load(cls, path: Path) -> CertificateInfo:
-        """Return what a certificate file says."""
+        """Read a certificate file."""
         try:
             certificate = x509.load_pem_x509_certificate(path.read_bytes())
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}); make the keys") from error
+            raise DataError(
+                f"{path}: cannot be read ({error.strerror}); run 'fedgram federation keys'"
+            ) from error
         except (ValueError, x509.ExtensionNotFound) as error:
-            raise DataError(f"{path}: not a server's certificate ({error}); --renew it") from error
+            raise DataError(f"{path}: not a server's certificate ({error}); use --renew") from error
         hosts = tuple(str(name.value) for name in names.value)
         return cls(hosts=hosts, until=certificate.not_valid_after_utc)
 
@@ -202,7 +204,7 @@ def _builder(
 
 
 def _usage(**used: bool) -> x509.KeyUsage:
-    """Return what a key is for; everything not named it is not for."""
+    """Return the allowed uses of a key; all other uses are forbidden."""
     kinds = (
         *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
         *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),

@@ -1,8 +1,8 @@
-"""Leaving a secure sum: the site itself hands over what must be taken off, and signs it.
+"""Withdraw from a secure sum: the site sends the part to subtract, with its signature.
 
-Under masks a server has only the total of a cohort, so it cannot take anybody out alone. A
-withdrawal shows the server this one site's sums. Where that is not wanted, forget the site instead:
-the whole total goes, and the others are summed again.
+After a secure sum the server has only the total of a cohort, so it cannot remove one site without
+that site's help. A withdrawal shows the server the sums of this one site. If the site does not want
+that, forget it instead: the whole total is erased, and the other sites are summed again.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ _SIGNED = ec.ECDSA(hashes.SHA384())
 @codec.register("Withdrawal/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Withdrawal:
-    """What a site takes out of a cohort's total, with its signature."""
+    """The part that a site subtracts from a cohort's total, with its signature."""
 
     client: str
     statistics: Statistics
     signature: str = ""
 
     def signed_part(self) -> bytes:
-        """Return what is signed."""
+        """Return the bytes that are signed."""
         return b"fedgram withdrawal\n" + codec.digest([self.client, self.statistics]).encode()
 
 
 def withdraw(site: SiteFolder, method: str) -> Withdrawal:
-    """Return a site's signed withdrawal of what it contributed to a method's total."""
+    """Return a site's signed withdrawal of its contribution to a method's total."""
     settings = read_site(site.settings)
     path = settings.folder / "models" / f"{method}.json"
     if not path.is_file():
-        raise ConfigError(f"{path}: not there; this site has not taken part in {method}")
+        raise ConfigError(f"{path}: missing; this site has not taken part in {method}")
     card = read_object(path)
     samples, classes = site_of(settings), tuple(card["classes"])
     if fingerprint(samples, reserve_valid=card["reserve_valid"]) != card["fingerprint"]:
         raise DataError(
-            f"{settings.name}: the samples are others than those that were contributed; restore "
-            "them, or ask the server to forget this site and to sum again"
+            f"{settings.name}: the samples differ from the contributed ones; restore them, or "
+            "ask the server to forget this site and to sum again"
         )
     step = create_method(method, card["settings"]).statistics_step()
     if step is None:
@@ -71,13 +71,15 @@ def withdraw(site: SiteFolder, method: str) -> Withdrawal:
     unsigned = Withdrawal(client=settings.name, statistics=step(client, None))
     key = serialization.load_ssh_private_key(site.key.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{site.key}: not the key of a site; see 'fedgram federation keys'")
+        raise ConfigError(
+            f"{site.key}: not the private key of a site; see 'fedgram federation keys'"
+        )
     signature = key.sign(unsigned.signed_part(), _SIGNED).hex()
     return Withdrawal(client=unsigned.client, statistics=unsigned.statistics, signature=signature)
 
 
 def accept(project: Project, path: Path) -> Certificate:
-    """Take a withdrawal off the cohort it was in, after checking whose it is."""
+    """Check the signature of a withdrawal and subtract it from its cohort's total."""
     withdrawal = codec.load(path)
     if not isinstance(withdrawal, Withdrawal):
         raise DataError(f"{path}: not a withdrawal; make one with 'fedgram federation withdraw'")
@@ -90,7 +92,9 @@ def accept(project: Project, path: Path) -> Certificate:
             if client in names and ledger.space == part.space:
                 rest = [name for name in names if name != client]
                 return ledger.withdraw(client, part, within=COHORT, tag="\n".join(rest))
-    raise LedgerError(f"client {client}: in no total of a secure sum here, or withdrawn already")
+    raise LedgerError(
+        f"client {client}: not in the total of a secure sum here, or withdrawn already"
+    )
 
 
 def _require_signed(project: Project, withdrawal: Withdrawal) -> None:
@@ -98,7 +102,7 @@ def _require_signed(project: Project, withdrawal: Withdrawal) -> None:
     try:
         key = serialization.load_ssh_public_key(site.public_key.read_bytes())
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise ConfigError(f"{site.public_key}: not the key of a site")
+            raise ConfigError(f"{site.public_key}: not the public key of a site")
         key.verify(bytes.fromhex(withdrawal.signature), withdrawal.signed_part(), _SIGNED)
     except (InvalidSignature, ValueError) as error:
         raise PrivacyError(

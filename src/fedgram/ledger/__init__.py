@@ -1,1 +1,1 @@
-"""Who is in the total: members, contributions, certificates."""
+"""The ledger: members, contributions, their total, and certificates of deletion."""

@@ -1,4 +1,4 @@
-"""What can be shown after a deletion."""
+"""Certificates of deletion."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _KIND = "fedgram certificate of deletion, format 1"
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What can be shown after a deletion.
+    """The certificate that a client was deleted.
 
-    ``total_digest`` is the digest of the total that remains. It equals that of a ledger that never
-    had the client, which anybody with the remaining contributions can recompute.
+    ``total_digest`` is the digest of the remaining total. It equals that of a ledger that never had
+    the client, and can be recomputed from the remaining contributions.
     """
 
     client: str
@@ -32,10 +32,10 @@ class Certificate:
 
     @classmethod
     def read(cls, plain: Any) -> Self:
-        """Return the certificate that `to_dict` gave."""
+        """Return a certificate from the result of `to_dict`."""
         try:
             if plain["kind"] != _KIND:
                 raise KeyError
             return cls(**{key: value for key, value in plain.items() if key != "kind"})
         except (AttributeError, KeyError, TypeError) as error:
-            raise DataError("not a certificate of deletion that this fedgram reads") from error
+            raise DataError("not a certificate of deletion, or one of a newer fedgram") from error

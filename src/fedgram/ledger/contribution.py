@@ -1,4 +1,4 @@
-"""What a site hands over, and how contributions with different class lists add up."""
+"""Contributions of sites, and sums of contributions with different class lists."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedgram.errors import MismatchError
 @codec.register("Contribution/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Contribution:
-    """What a site hands over: its statistics, under its name.
+    """The statistics of a site, with its name.
 
     Parameters
     ----------
     client
         Name of the site.
     statistics
-        Sums of its samples; negative for samples to be removed.
+        Sums over its samples; negative to remove samples.
     tag
-        Tells two increments with the same content apart.
+        Distinguishes increments with the same content.
 
     Examples
     --------
@@ -42,11 +42,11 @@ class Contribution:
 
 
 def merged(parts: Iterable[Statistics], classes: Sequence[str] | None = None) -> Statistics:
-    """Return the sum of statistics whose class lists may differ, by the names of the classes.
+    """Return the sum of statistics whose class lists may differ, matched by class name.
 
-    Equal names merge, a class that one side lacks is a column of zeros there, and the order is
-    alphabetical, so that it does not matter who came first. With a fixed list of `classes` others
-    are refused.
+    A class that one of them lacks counts as a column of zeros there. The classes of the sum are in
+    alphabetical order, so that the order of the parts does not matter. With a fixed list of
+    `classes`, other classes are refused.
 
     Examples
     --------
@@ -72,26 +72,34 @@ def merged(parts: Iterable[Statistics], classes: Sequence[str] | None = None) ->
 def merged_classes(
     ours: Sequence[str], theirs: Sequence[str], fixed: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Return the class list of both sides, or refuse lists that cannot mean the same thing."""
+    """Return the union of two class lists; raise MismatchError for lists that do not match.
+
+    Parameters
+    ----------
+    ours, theirs
+        The lists.
+    fixed
+        The only classes that are allowed; None for any.
+    """
     names = set(checked_classes([*dict.fromkeys([*ours, *theirs])]))
     if fixed is not None:
         if names - set(fixed):
             extra = ", ".join(sorted(names - set(fixed)))
-            raise MismatchError(f"classes {extra} are not among the agreed ones")
+            raise MismatchError(f"classes {extra} are not in the fixed list of classes")
         return tuple(fixed)
     if ours and theirs and _numbered(ours) != _numbered(theirs):
         raise MismatchError(
-            "one side names its classes and the other only numbers them; give all sites the "
-            "class names (an array 'classes')"
+            "one site has class names and the other only class numbers; give all sites the class "
+            "names (an array 'classes')"
         )
     return tuple(sorted(names))
 
 
 def checked_classes(classes: Sequence[str]) -> list[str]:
-    """Return the list, unless two names differ only in case or spaces."""
+    """Return the list; raise MismatchError if two names are equal except for case or spaces."""
     if len(set(classes)) < len(classes):
         twice = next(name for name in classes if list(classes).count(name) > 1)
-        raise MismatchError(f"class {twice!r} is named twice; name every class once")
+        raise MismatchError(f"class {twice!r} is listed twice; list every class once")
     folded: dict[str, str] = {}
     for name in classes:
         other = folded.setdefault(name.strip().casefold(), name)

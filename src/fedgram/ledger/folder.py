@@ -9,12 +9,12 @@ from typing import Self
 
 from fedgram.ledger.ledger import COHORT, Ledger
 
-_LETTERS = 12  # of the digest that tells kinds of contributions apart
+_LETTERS = 12  # of the digest that identifies a kind of contribution
 _COHORT = "-cohort"
 
 
 class Ledgers:
-    """Ledger files in a folder, each opened when it is first needed.
+    """Ledger files in a folder, each opened at its first use.
 
     Examples
     --------
@@ -37,14 +37,15 @@ class Ledgers:
         self._stack.close()
 
     def __iter__(self) -> Iterator[tuple[str, Ledger]]:
-        """Yield the ledgers that there are, with their file names."""
+        """Yield the existing ledgers, with their file names."""
         for path in sorted(self._folder.glob("ledger-*.db")):
             yield path.name, self._opened(path)
 
     def of(self, kind: str, *, cohort: bool = False) -> Ledger:
-        """Return the ledger of a kind of contribution, new where there is none.
+        """Return the ledger of a kind of contribution; it is created if there is none.
 
-        Totals of secure sums have one of their own: whoever is in one must not be added again.
+        Totals of secure sums (`cohort`) have separate ledgers: their clients must not be added
+        again.
         """
         name = f"ledger-{kind[:_LETTERS]}{_COHORT if cohort else ''}.db"
         ledger = self._opened(self._folder / name)
@@ -53,11 +54,11 @@ class Ledgers:
         return ledger
 
     def cohorts(self, *, there: bool) -> list[Ledger]:
-        """Return the ledgers of secure totals, or the others."""
+        """Return the ledgers of secure sums, or the others."""
         return [ledger for name, ledger in self if (_COHORT in name) == there]
 
     def shut_out(self) -> dict[str, str]:
-        """Return who has left or was forgotten in any ledger, and was not admitted since."""
+        """Return the clients that left or were forgotten in a ledger and are not admitted again."""
         out = {name: how for _, ledger in self for name, how in ledger.shut_out().items()}
         out.pop(COHORT, None)
         return out
@@ -71,7 +72,7 @@ class Ledgers:
 
 
 def _make(path: Path) -> None:
-    """Make an empty ledger that is whole when it gets its name: a kill leaves no half of one."""
+    """Create an empty ledger under another name and rename it: a kill leaves no partial one."""
     part = path.with_name(f"{path.name}.part")
     for left in (part, part.with_name(f"{part.name}-journal")):
         left.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Who is in the total: join, stream, leave, forget, and what can be proven afterwards."""
+"""The ledger of contributions: join, stream, leave, forget, and verify."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution, checked_classes, merged
 from fedgram.ledger.store import Event, LedgerFile
 
-COHORT = "cohort"  # under this name the total of a secure sum is kept: of whom, its tag says
+COHORT = "cohort"  # the member that holds the total of a secure sum; its tag lists the clients
 _MEMBERSHIP = ("join", "leave", "forget", "admit")
 
 
 class Ledger:
-    """A durable total of contributions, with its members and its history.
+    """A total of contributions on disk, with its members and its history.
 
-    Every change is one transaction on the disk. Class lists merge by name, in alphabetical order.
+    Every change is one transaction. Class lists merge by name, in alphabetical order.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, *, classes: Sequence[str] | None = None) -> Self:
-        """Make an empty ledger; with `classes`, other classes than these are refused."""
+        """Create an empty ledger; with `classes`, other classes are refused."""
         checked = None if classes is None else sorted(checked_classes(classes))
         return cls(LedgerFile(path, create=True, classes=checked))
 
@@ -71,7 +71,7 @@ class Ledger:
 
     @property
     def space(self) -> Space:
-        """The space agreed on by the first contribution; nowhere before it."""
+        """The space of all contributions, fixed by the first one; `NO_SPACE` before."""
         plain = self._file.get("space")
         return Space(**{**plain, "steps": tuple(plain["steps"])}) if plain else NO_SPACE
 
@@ -80,17 +80,17 @@ class Ledger:
         return self._file.events()
 
     def of(self, client: str) -> Statistics:
-        """Return the sum of what a member has contributed."""
+        """Return the sum of a member's contributions."""
         self._require_member(client)
         return self._merged(self._file.stored(client))
 
     def tag(self, client: str) -> str:
-        """Return the tag with which a client last joined."""
+        """Return the tag of the last join of a client."""
         joined = [e for e in self.history() if e.client == client and e.what == "join"]
         return str(joined[-1].detail.get("tag", "")) if joined else ""
 
     def shut_out(self) -> dict[str, str]:
-        """Return who is out and stays out until admitted, and how that came."""
+        """Return the clients that are excluded until they are admitted again, with the reason."""
         last = {e.client: e.what for e in self.history() if e.what in _MEMBERSHIP and e.client}
         said = {"leave": "has left", "forget": "was forgotten"}
         return {
@@ -100,21 +100,30 @@ class Ledger:
         }
 
     def admit(self, client: str) -> None:
-        """Let a client that has left, or was forgotten, take part again when it is next asked."""
+        """Allow a client that has left, or was forgotten, to join again."""
         with self._file.transaction():
             if client not in self.shut_out():
                 raise LedgerError(f"client {client}: has neither left nor been forgotten")
             self._file.add_event("admit", self.total, client=client)
 
     def exclude(self, client: str) -> None:
-        """Say that a client is out that is in the total only as a part of somebody's sum."""
+        """Record that a client is excluded that is in the total only as part of a cohort."""
         with self._file.transaction():
             self._file.add_event("forget", self.total, client=client)
 
     def replace(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
-        """Put a new contribution in the place of all that a member has sent, in one step.
+        """Replace all contributions of a member by a new one, in one transaction.
 
-        Who has left, or was forgotten, must be admitted first.
+        A client that has left, or was forgotten, must be admitted first.
+
+        Parameters
+        ----------
+        client
+            The member; a new client joins.
+        statistics
+            The new contribution.
+        tag
+            Stored with the contribution.
         """
         _refuse_negative(client, statistics)
         with self._file.transaction():
@@ -125,18 +134,38 @@ class Ledger:
             self._add("join", Contribution(client=client, statistics=statistics, tag=tag))
 
     def join(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
-        """Add a new member's statistics."""
+        """Add the statistics of a new member.
+
+        Parameters
+        ----------
+        client
+            The new member.
+        statistics
+            Its contribution.
+        tag
+            Stored with the contribution.
+        """
         _refuse_negative(client, statistics)
         contribution = Contribution(client=client, statistics=statistics, tag=tag)
         with self._file.transaction():
             if client in self.members:
                 raise LedgerError(
-                    f"client {client}: is a member already; send what is new with 'stream'"
+                    f"client {client}: is a member already; add an increment with 'stream'"
                 )
             self._add("join", contribution)
 
     def stream(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
-        """Add an increment of a member; a negative one removes samples, here and on the disk."""
+        """Add an increment of a member; a negative one removes samples, in the total and on disk.
+
+        Parameters
+        ----------
+        client
+            The member.
+        statistics
+            The increment.
+        tag
+            Distinguishes increments with the same content.
+        """
         contribution = Contribution(client=client, statistics=statistics, tag=tag)
         with self._file.transaction():
             self._require_member(client)
@@ -149,17 +178,17 @@ class Ledger:
             self._file.compact()
 
     def leave(self, client: str) -> None:
-        """Take a member out of the total; its contributions are kept for audit."""
+        """Remove a member from the total; its contributions are kept for audit."""
         with self._file.transaction():
             self._require_member(client)
             self._retire(client)
 
     def forget(self, client: str) -> Certificate:
-        """Take a client out and erase all it ever sent; return what can be shown of it."""
+        """Remove a client and erase all its contributions; return the certificate."""
         with self._file.transaction():
             if client not in self._file.clients(members_only=False):
                 raise LedgerError(
-                    f"client {client}: nothing of it is here; members: {self._named()}"
+                    f"client {client}: no contributions of this client; members: {self._named()}"
                 )
             gone = self._merged(self._file.stored(client))
             self._file.erase(client, seen=True)
@@ -169,7 +198,19 @@ class Ledger:
         return self._certificate(number)
 
     def withdraw(self, client: str, part: Statistics, *, within: str, tag: str) -> Certificate:
-        """Take a client's part out of a member that is a sum of several, and keep the rest."""
+        """Subtract a client's part from a member that is the sum of several clients.
+
+        Parameters
+        ----------
+        client
+            The client.
+        part
+            Its part.
+        within
+            The member.
+        tag
+            New tag of the member.
+        """
         with self._file.transaction():
             self._require_member(within)
             rest = self._merged([*self._file.stored(within), -part])
@@ -185,7 +226,7 @@ class Ledger:
         return self._certificate(number)
 
     def _deleted(self, client: str, total: Statistics, *, among: str) -> int:
-        """Write a deletion into the history, with the models that were made before it."""
+        """Add a deletion to the history, with the models that were published before."""
         said = {
             "samples": total.count,
             "members": self.members,
@@ -198,30 +239,42 @@ class Ledger:
         return self._file.add_event("forget", total, client=client, detail=said)
 
     def publish(self, *, shared_digest: str, model: str, total_digest: str | None = None) -> None:
-        """Record that a model was made from the current total, which must have this digest."""
+        """Record that a model was computed from the current total.
+
+        Parameters
+        ----------
+        shared_digest
+            Digest of the model.
+        model
+            Path of the model.
+        total_digest
+            Digest of the total that was used; it must be the current one.
+        """
         with self._file.transaction():
             total = self.total
             if total_digest not in (None, total.digest()):
-                raise LedgerError("the ledger has changed since the model was made; solve again")
+                raise LedgerError(
+                    "the ledger has changed since the model was computed; solve again"
+                )
             detail = {"shared_digest": shared_digest, "model": model, "members": self.members}
             self._file.add_event("publish", total, samples=total.count, detail=detail)
 
     def verify(self, certificate: Certificate | None = None) -> str:
         """Recompute the total from the stored contributions and return its digest.
 
-        With a certificate, check too that its deletion is in this ledger's history with that
-        digest, and that nothing of the client is stored unless it came back since.
+        With a certificate, also check that its deletion is in this ledger's history with the same
+        digest, and that no contribution of the client is stored unless it joined again.
         """
         self._file.check()
         with self._file.transaction(kind="DEFERRED"):
             recomputed = self._merged(self._file.stored())
             for _ in self._file.stored(member=False):
-                pass  # checks the checksums of what is kept for audit
+                pass  # checks the checksums of contributions that are kept for audit
             digest = recomputed.digest()
             if self.total != recomputed or digest != self.history()[-1].total_digest:
                 raise LedgerError(
                     f"{self._file.path}: the total is not the sum of its contributions; restore "
-                    "it from a copy"
+                    "it from a backup"
                 )
             if certificate is not None:
                 self._verify_deletion(certificate)
@@ -231,7 +284,7 @@ class Ledger:
         history = self.history()
         told = any(e.seq == certificate.event and e.what == "forget" for e in history)
         if not told or self._certificate(certificate.event) != certificate:
-            raise LedgerError("the certificate is not of this ledger, or was changed")
+            raise LedgerError("the certificate belongs to another ledger, or was changed")
         later = [event for event in history if event.seq > certificate.event]
         back = any(e.client == certificate.client and e.what == "join" for e in later)
         if not back and certificate.client in self._file.clients(members_only=False):
@@ -261,9 +314,10 @@ class Ledger:
         self._file.add_event("leave", self._take_out(gone), client=client)
 
     def _remove(self, contribution: Contribution) -> None:
-        """Fold a negative increment into what it takes away from, so that nothing of it stays.
+        """Replace a client's contributions by their sum with a negative increment.
 
-        What the client sent in an earlier membership may hold the samples too, and goes as well.
+        No stored contribution then contains the removed samples. Contributions of an earlier
+        membership may contain them too, and are erased as well.
         """
         client, statistics = contribution.client, contribution.statistics
         self._agree(contribution)
@@ -275,7 +329,7 @@ class Ledger:
         self._file.add_event("remove", total, client=client)
 
     def _take_out(self, gone: Statistics) -> Statistics:
-        """Subtract from the total, and drop the classes that no member has any more."""
+        """Subtract from the total, and remove the classes that no member has any more."""
         total = Statistics.zero()
         if self.members:
             total = self._merged([self.total, -gone])
@@ -289,26 +343,28 @@ class Ledger:
         return merged(parts, self._file.get("classes"))
 
     def _agree(self, contribution: Contribution) -> None:
-        """Hold the first contribution's space, and refuse others by what differs."""
+        """Store the space of the first contribution; raise MismatchError for any other."""
         space, agreed = contribution.statistics.space, self.space
         if space == NO_SPACE:
-            raise LedgerError(f"client {contribution.client}: the contribution is empty; send sums")
+            raise LedgerError(
+                f"client {contribution.client}: the contribution is empty; it needs samples"
+            )
         if agreed == NO_SPACE:
             self._file.put("space", asdict(space))
         elif space != agreed:
             raise MismatchError(
-                f"client {contribution.client}: made in another way than this ledger's "
-                f"contributions: {agreed.difference(space)}; contribute again with equal settings"
+                f"client {contribution.client}: made with other settings than the contributions of "
+                f"this ledger: {agreed.difference(space)}; contribute again with equal settings"
             )
         if not space.exact:
             raise ExactnessError(
-                f"client {contribution.client}: its sums are not exact, so nothing could be taken "
-                "out again; use grid.bits from 2 to 16"
+                f"client {contribution.client}: its sums are not exact, so it could not be removed "
+                "again; use grid.bits from 2 to 16"
             )
         if self._file.seen(contribution):
             raise LedgerError(
-                f"client {contribution.client}: this very contribution is in already; give a "
-                "repeated one another tag"
+                f"client {contribution.client}: this contribution was added already; use another "
+                "tag to add it again"
             )
 
     def _require_member(self, client: str) -> None:
@@ -320,14 +376,14 @@ class Ledger:
 
 
 def _refuse_negative(client: str, statistics: Statistics) -> None:
-    # The last feature is a constant, so that its row of the moment counts the classes.
+    # The last feature is a constant, so its row of the moment counts the classes.
     counts = statistics.moment[-1:] if statistics.space.inputs else statistics.moment[:0]
     if statistics.count < 0 or (statistics.diagonal() < 0).any() or (counts < 0).any():
         raise LedgerError(
-            f"client {client}: more would be taken away than there is; was it removed already?"
+            f"client {client}: more would be removed than was contributed; was it removed already?"
         )
 
 
 def cohort(ledger: Ledger) -> list[str]:
-    """Return the clients of whom a ledger has but a total, in one sum."""
+    """Return the clients in the total of a secure sum; empty if there is none."""
     return ledger.tag(COHORT).split("\n") if COHORT in ledger.members else []

@@ -1,7 +1,8 @@
-"""The file behind a ledger: an SQLite database that survives a kill at any moment.
+"""The file of a ledger: an SQLite database that survives a kill at any moment.
 
-Every operation is one transaction, on the disk before it is acknowledged: a killed process leaves
-either the old state or the new one. Contributions carry checksums. Deleted bytes are overwritten.
+Every operation is one transaction, which is on disk before the operation returns: a killed process
+leaves either the old state or the new one. Contributions have checksums. Deleted bytes are
+overwritten.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CREATE TABLE events (
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One line of the ledger's history."""
+    """One entry of the ledger's history."""
 
     seq: int
     time: str
@@ -50,12 +51,12 @@ class Event:
 
 
 class LedgerFile:
-    """Typed access to the tables; it knows nothing of what operations mean."""
+    """Typed access to the tables of the database."""
 
     def __init__(self, path: Path, *, create: bool, classes: list[str] | None = None) -> None:
         self.path = Path(path)
         if not create and not self.path.is_file():
-            raise LedgerError(f"{path}: there is no ledger; make one with 'fedgram ledger init'")
+            raise LedgerError(f"{path}: no such ledger; create one with 'fedgram ledger init'")
         if create:
             self._claim()
         try:
@@ -73,23 +74,23 @@ class LedgerFile:
         if found != FORMAT:
             self._abandon(create)
             raise LedgerError(
-                f"{path}: a ledger of format {found}, this fedgram reads {FORMAT}; upgrade fedgram"
+                f"{path}: a ledger of format {found}; upgrade fedgram, which reads {FORMAT}"
             )
 
     def _claim(self) -> None:
-        """Make the empty file, unless somebody else has."""
+        """Create the empty file; raise LedgerError if the file exists."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch(exist_ok=False)
         except FileExistsError as error:
             if self.path.exists():
-                raise LedgerError(f"{self.path}: is there already; choose another name") from error
+                raise LedgerError(f"{self.path}: exists already; choose another name") from error
             raise _unusable(self.path, error) from error
         except OSError as error:
             raise _unusable(self.path, error) from error
 
     def _abandon(self, create: bool) -> None:
-        """Hold nothing open, and leave nothing of what could not be made."""
+        """Close the file; delete it if it was to be created."""
         if hasattr(self, "_db"):
             self._db.close()
         for suffix in ("", "-journal") if create else ():
@@ -102,7 +103,7 @@ class LedgerFile:
 
     @contextmanager
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
-        """All or nothing, and on the disk at the end; DEFERRED only reads, one state throughout."""
+        """Run the body in one transaction; DEFERRED is for reading one consistent state."""
         try:
             self._db.execute(f"BEGIN {kind}")
             yield
@@ -112,47 +113,49 @@ class LedgerFile:
             if not isinstance(cause, sqlite3.Error):
                 raise
             raise LedgerError(
-                f"{self.path}: nothing was changed ({cause}); make room on the disk, or restore "
-                "the ledger from a copy"
+                f"{self.path}: nothing was changed ({cause}); free space on the disk, or restore "
+                "the ledger from a backup"
             ) from error
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
     def compact(self) -> None:
-        """Give back the space of what was deleted; its bytes are overwritten already."""
+        """Shrink the file after a deletion; deleted bytes are overwritten already."""
         try:
             self._db.execute("VACUUM")
-            with self.transaction(kind="EXCLUSIVE"):  # nobody else writes behind the end meanwhile
+            with self.transaction(
+                kind="EXCLUSIVE"
+            ):  # no other process writes to the file meanwhile
                 pages = self._run("PRAGMA page_count")[0][0]
                 size = pages * self._run("PRAGMA page_size")[0][0]
-                if self.path.stat().st_size > size:  # an old end that a kill left behind
+                if self.path.stat().st_size > size:  # an old end, left by a kill
                     os.truncate(self.path, size)
                 self.put("compact", False)
         except (sqlite3.Error, OSError, LedgerError) as error:
             raise LedgerError(
-                f"{self.path}: the change is made, but the file could not be compacted ({error}); "
-                "it will be when there is room"
+                f"{self.path}: the change is saved, but the file could not be compacted ({error}); "
+                "it will be when there is space on the disk"
             ) from error
 
     def check(self) -> None:
-        """Refuse a file whose structure is damaged."""
+        """Raise LedgerError if the structure of the file is damaged."""
         try:
             problem = self._db.execute("PRAGMA integrity_check").fetchone()[0]
         except sqlite3.Error as error:
             problem = str(error)
         if problem != "ok":
-            raise LedgerError(f"{self.path}: damaged ({problem}); restore it from a copy")
+            raise LedgerError(f"{self.path}: damaged ({problem}); restore it from a backup")
 
     # Settings.
 
     def get(self, key: str) -> Any:
-        """Return a setting, None where it is not there."""
+        """Return a setting; None if it is missing."""
         rows = self._run("SELECT value FROM meta WHERE key = ?", [key])
         return self._json(rows[0][0]) if rows else None
 
     def put(self, key: str, value: Any) -> None:
-        """Keep a setting."""
+        """Store a setting."""
         self._run("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, json.dumps(value)])
 
     # The total.
@@ -170,12 +173,12 @@ class LedgerFile:
     # Contributions.
 
     def clients(self, *, members_only: bool) -> list[str]:
-        """Return the names of clients of which something is stored, sorted."""
+        """Return the names of the clients with stored contributions, sorted."""
         query = "SELECT DISTINCT client FROM contributions WHERE member >= ? ORDER BY client"
         return [row[0] for row in self._run(query, [int(members_only)])]
 
     def seen(self, contribution: Contribution) -> bool:
-        """Whether this contribution counts already; from now on it does."""
+        """Whether this contribution was added before; from now on it was."""
         found = self._run("SELECT 1 FROM seen WHERE id = ?", [contribution.id])
         if not found:
             self._run("INSERT INTO seen VALUES (?, ?)", [contribution.client, contribution.id])
@@ -190,7 +193,7 @@ class LedgerFile:
         )
 
     def stored(self, client: str | None = None, *, member: bool = True) -> Iterator[Statistics]:
-        """Yield the statistics of members (or of those who left), after checking each checksum."""
+        """Yield the statistics of members (or of clients that left), and check their checksums."""
         query = (
             "SELECT seq FROM contributions "
             "WHERE member = ? AND (? IS NULL OR client = ?) ORDER BY seq"
@@ -201,20 +204,20 @@ class LedgerFile:
             if hashlib.sha256(row["value"]).hexdigest() != row["sha256"]:
                 raise LedgerError(
                     f"{self.path}: a contribution of client {row['client']} is damaged; restore "
-                    "the ledger from a copy"
+                    "the ledger from a backup"
                 )
             contribution: Contribution = self._decoded(row["value"])
             yield contribution.statistics
 
     def retire(self, client: str) -> None:
-        """Keep a member's contributions, but no longer as a member's."""
+        """Mark a member's contributions as those of a client that left."""
         self._run("UPDATE contributions SET member = 0 WHERE client = ?", [client])
         self._run("DELETE FROM seen WHERE client = ?", [client])
 
     def erase(self, client: str, *, seen: bool) -> None:
-        """Delete a client's contributions, and in the history what was derived from them.
+        """Delete a client's contributions, and what the history derived from them.
 
-        With `seen`, also the ids by which a repeated contribution is told.
+        With `seen`, also delete the ids by which a repeated contribution is recognized.
         """
         self._run("DELETE FROM contributions WHERE client = ?", [client])
         self._run(
@@ -224,7 +227,7 @@ class LedgerFile:
         )
         if seen:
             self._run("DELETE FROM seen WHERE client = ?", [client])
-        self.put("compact", True)  # to be done after the commit, or when the file is next opened
+        self.put("compact", True)  # after the commit, or when the file is next opened
 
     # History.
 
@@ -237,7 +240,21 @@ class LedgerFile:
         samples: int | None = None,
         detail: dict[str, Any] | None = None,
     ) -> int:
-        """Add a line to the history; return its number."""
+        """Add an event to the history; return its number.
+
+        Parameters
+        ----------
+        what
+            Kind of the event.
+        total
+            The total after the event.
+        client
+            The client, if the event is about one.
+        samples
+            Number of samples added.
+        detail
+            More about the event, for JSON.
+        """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._run(
             "INSERT INTO events (time, what, client, samples, total_digest, detail) "
@@ -252,7 +269,7 @@ class LedgerFile:
         return [Event(**{**row, "detail": self._json(row["detail"])}) for row in rows]
 
     def _run(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Run one statement; a damaged file shows in many ways, all told alike."""
+        """Run one statement; every sign of a damaged file raises the same LedgerError."""
         try:
             return self._db.execute(query, values).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -281,16 +298,18 @@ class LedgerFile:
 
 
 def _unusable(path: Path, error: Exception) -> LedgerError:
-    return LedgerError(f"{path}: not a ledger, damaged or full ({error}); restore it from a copy")
+    return LedgerError(
+        f"{path}: not a ledger, damaged, or the disk is full ({error}); restore it from a backup"
+    )
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # isolation_level None: transactions are begun and ended by us alone.
+    # isolation_level None: sqlite3 starts no transactions by itself.
     db = sqlite3.connect(path, isolation_level=None, timeout=60)
     try:
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA journal_mode = DELETE")
-        db.execute("PRAGMA synchronous = EXTRA")  # also the folder entry of the journal
+        db.execute("PRAGMA synchronous = EXTRA")  # also the directory entry of the journal
         db.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten with zeros
     except BaseException:
         db.close()

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either complete or missing, and locks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,18 @@ else:
 
 
 def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Write a file in one step: whoever looks finds the old content or the new, never a part.
+    """Write a file in one step: readers see the old content or the new, never a part.
 
-    A private file can be read by its owner alone, from its first byte on.
+    Only the owner can read a private file, from its first byte on.
+
+    Parameters
+    ----------
+    path
+        The file; missing folders are created.
+    data
+        Its content.
+    private
+        Whether only the owner may read it.
 
     Examples
     --------
@@ -41,7 +50,7 @@ def staged(path: Path, data: bytes | str, *, private: bool = False) -> Iterator[
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if private:
-            part.unlink(missing_ok=True)  # one that was left behind may be open to others
+            part.unlink(missing_ok=True)  # an old one may be readable by others
             part.touch(mode=0o600, exist_ok=False)
         part.write_bytes(data.encode() if isinstance(data, str) else data)
         yield
@@ -49,7 +58,7 @@ def staged(path: Path, data: bytes | str, *, private: bool = False) -> Iterator[
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
-        if os.path.isfile(part):  # never raises, however odd the name
+        if os.path.isfile(part):  # never raises, also for invalid names
             part.unlink()
 
 
@@ -66,7 +75,7 @@ def locked(file: IO[str]) -> bool:
 
 
 def require_writable(path: Path) -> None:
-    """Raise now where `write` to this path would fail later."""
+    """Raise DataError now if `write` to this path would fail later."""
     there = os.path.isfile(path)
     write(path, path.read_bytes() if there else b"")
     if not there:
@@ -74,5 +83,5 @@ def require_writable(path: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> DataError:
-    """Return the error to raise where a file or folder cannot be written."""
+    """Return the error for a file or folder that cannot be written."""
     return DataError(f"{path}: cannot be written ({error.strerror}); choose another place")

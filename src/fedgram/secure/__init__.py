@@ -1,1 +1,1 @@
-"""Sums of which the server sees nothing but the total (docs/security.md); carries no messages."""
+"""Secure sums: the server sees only the total (docs/security.md). No networking here."""

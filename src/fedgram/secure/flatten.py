@@ -1,4 +1,4 @@
-"""Additive values <-> a public description and one vector of integers modulo 2^64."""
+"""Additive values as a public layout and one vector of integers modulo 2^64, and back."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _INT = "int"
 
 
 def flatten(value: Additive, *, clients: int = 1) -> tuple[dict[str, Any], Words]:
-    """Return what is agreed on, with all types and shapes, and everything that is summed.
+    """Return the layout of a value (schema, types and shapes) and the vector of its numbers.
 
-    Arrays wrap modulo 2^64 (or less), as they do when they are added in the open. Python's
-    integers do not, so one is refused if the sum over `clients` like it might.
+    Arrays wrap modulo 2^64 (or less), as they do in sums without masks. Python's integers do not
+    wrap: one is refused if the sum over this number of clients could.
 
     Examples
     --------
@@ -34,19 +34,21 @@ def flatten(value: Additive, *, clients: int = 1) -> tuple[dict[str, Any], Words
     """
     pieces: list[NDArray[Any]] = []
     layout = _described(value, pieces, clients)
-    return layout, np.concatenate([np.zeros(0, np.uint64), *pieces])  # a copy, to be masked
+    return layout, np.concatenate(
+        [np.zeros(0, np.uint64), *pieces]
+    )  # a copy, because masks are added in place
 
 
 def restore(layout: dict[str, Any], vector: Words) -> Any:
-    """Return the value that has this layout and these integers."""
+    """Return the value with this layout and these numbers."""
     size = words(layout)
     if len(vector) != size:
-        raise DataError(f"a vector of {len(vector)} integers does not fit a layout of {size}")
+        raise DataError(f"expected {size} integers for this layout, got {len(vector)}")
     return _rebuilt(layout, iter(np.split(vector, np.cumsum(list(_sizes(layout)))[:-1])))
 
 
 def words(layout: dict[str, Any]) -> int:
-    """Return the length of the vector that belongs to a layout."""
+    """Return the length of the vector of a layout."""
     return sum(_sizes(layout))
 
 
@@ -54,7 +56,7 @@ def _described(value: Additive, pieces: list[NDArray[Any]], clients: int) -> dic
     agreed: dict[str, Any] = {}
     summed: dict[str, Any] = {}
     names = codec.wire_fields(type(value))
-    # By name, as a decoded message has them too.
+    # Sorted by name, because decoding does not keep the order of fields.
     for field in sorted(dataclasses.fields(value), key=lambda field: names[field.name]):
         content, name = getattr(value, field.name), names[field.name]
         if field.metadata.get("agreed"):
@@ -70,19 +72,19 @@ def _described(value: Additive, pieces: list[NDArray[Any]], clients: int) -> dic
 
 
 def _piece(name: str, content: Any, clients: int) -> str | list[Any]:
-    """Return how a field is laid out; refuse what cannot be summed without loss."""
+    """Return the type and shape of a field; raise ExactnessError unless it sums without loss."""
     if isinstance(content, np.ndarray) and content.dtype.kind in "iu":
         return [content.dtype.name, *content.shape]
     if isinstance(content, int | np.integer) and not isinstance(content, bool):
         if abs(int(content)) > (2**63 - 1) // clients:
             raise ExactnessError(
-                f"{name} = {content}: a secure sum over {clients} clients might not hold it; "
-                "use fewer clients, or fewer samples"
+                f"{name} = {content}: a secure sum over {clients} clients could overflow; use "
+                "fewer clients, or fewer samples"
             )
         return _INT
     raise ExactnessError(
-        f"{name} is not of integers, and a secure sum is one of integers only; keep the grid "
-        "(grid.bits of 2 to 16), or do without secure sums"
+        f"{name}: expected integers, as secure sums need; use a grid (grid.bits from 2 to 16), or "
+        "turn secure sums off"
     )
 
 

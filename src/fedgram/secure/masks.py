@@ -1,4 +1,4 @@
-"""Keys, masks and sealed letters: all of the cryptography, from the package `cryptography`."""
+"""Keys, masks and encrypted shares: all cryptography, by the package `cryptography`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fedgram.errors import PrivacyError
 Words = NDArray[np.uint64]
 KEY = 32  # bytes of every secret, key and digest here
 _BLOCK = 16  # bytes of the cipher's block
-_PIECE = 2**15  # words expanded at a time: they stay in the cache
-# Every key is used for one stream or one letter only, so counters and nonces may start at zero.
+_PIECE = 2**15  # words generated at a time, so that they stay in the cache
+# Every key encrypts one stream or one message only, so counters and nonces may start at zero.
 _START, _NONCE = bytes(_BLOCK), bytes(12)
 _ZEROS = bytes(8 * _PIECE)
 
 
 def public(private: bytes) -> bytes:
-    """Return the X25519 public key of a private one; any 32 bytes are a private key."""
+    """Return the X25519 public key of a private key, which may be any 32 bytes."""
     key = X25519PrivateKey.from_private_bytes(private).public_key()
     return bytes(key.public_bytes_raw())
 
 
 def agree(private: bytes, public: bytes) -> bytes:
-    """Return the secret that both owners of two X25519 key pairs can compute, and nobody else.
+    """Return the shared secret of two X25519 key pairs, which only their owners can compute.
 
     Examples
     --------
@@ -45,17 +45,17 @@ def agree(private: bytes, public: bytes) -> bytes:
         peer = X25519PublicKey.from_public_bytes(public)
         return bytes(X25519PrivateKey.from_private_bytes(private).exchange(peer))
     except ValueError as error:  # a key of the wrong length, or one of the few that give zeros
-        raise PrivacyError("a public key is not a usable one; start again") from error
+        raise PrivacyError("a public key is invalid; start again") from error
 
 
 def derive(secret: bytes, *purpose: bytes) -> bytes:
-    """Return a key for one purpose; keys for different purposes tell nothing of each other."""
+    """Return a key for one purpose; keys for different purposes are independent."""
     info = b"".join(len(part).to_bytes(4, "big") + part for part in (b"fedgram 1", *purpose))
     return bytes(HKDF(algorithm=SHA256(), length=KEY, salt=None, info=info).derive(secret))
 
 
 def add_mask(vector: Words, key: bytes, *, negative: bool = False) -> None:
-    """Add the stream of a key to a vector modulo 2^64, in place, or take it off.
+    """Add the key's pseudorandom stream to a vector modulo 2^64, in place, or subtract it.
 
     Examples
     --------
@@ -66,7 +66,9 @@ def add_mask(vector: Words, key: bytes, *, negative: bool = False) -> None:
     array([0, 1, 2], dtype=uint64)
     """
     stream = Cipher(AES(key), CTR(_START)).encryptor()
-    buffer = bytearray(min(8 * len(vector), len(_ZEROS)) + _BLOCK)  # as `update_into` wants
+    buffer = bytearray(
+        min(8 * len(vector), len(_ZEROS)) + _BLOCK
+    )  # the size that `update_into` needs
     combine = np.subtract if negative else np.add
     for start in range(0, len(vector), _PIECE):
         piece = vector[start : start + _PIECE]
@@ -75,16 +77,39 @@ def add_mask(vector: Words, key: bytes, *, negative: bool = False) -> None:
 
 
 def seal(key: bytes, content: bytes, about: bytes) -> bytes:
-    """Return a letter that only this key opens, and that names what it is about."""
+    """Return encrypted content.
+
+    Parameters
+    ----------
+    key
+        The only key that decrypts it; to be used once.
+    content
+        The content.
+    about
+        Associated data, which is authenticated but not part of the result.
+    """
     return bytes(AESGCM(key).encrypt(_NONCE, content, about))
 
 
-def unseal(key: bytes, letter: bytes, about: bytes) -> bytes:
-    """Return the content of a letter, or refuse one that was changed or is about another thing."""
+def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
+    """Return decrypted content.
+
+    Parameters
+    ----------
+    key, about
+        The key and the associated data of `seal`.
+    sealed
+        The result of `seal`.
+
+    Raises
+    ------
+    PrivacyError
+        If the content or the associated data was changed.
+    """
     try:
-        return bytes(AESGCM(key).decrypt(_NONCE, letter, about))
+        return bytes(AESGCM(key).decrypt(_NONCE, sealed, about))
     except InvalidTag as error:
         raise PrivacyError(
-            "a sealed share was changed on its way, or clients were shown different keys; "
-            "do not trust this server, or start again"
+            "an encrypted share was changed in transit, or clients received different keys; start "
+            "again, and do not trust this server if it happens again"
         ) from error

@@ -1,7 +1,7 @@
-"""What the parties of a secure sum and the server write to each other.
+"""Messages between the parties of a secure sum and the server.
 
-Keys, shares and signatures are texts in base 16. Every message has a size that depends on the
-number of clients and the length of the vector only, not on what is summed.
+Keys, shares and signatures are hexadecimal texts. The size of a message depends only on the number
+of clients and the length of the vector, not on the summed values.
 """
 
 from __future__ import annotations
@@ -15,24 +15,32 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.errors import PrivacyError
 
-if TYPE_CHECKING:  # messages can be read without the extra
+if TYPE_CHECKING:  # messages can be decoded without the extra [secure]
     from fedgram.secure.masks import Words
 
 
 class Signer(Protocol):
-    """Who a client is, and how it knows the others: a hook for node keys or a pinned list."""
+    """Signs for a client and verifies the others: a hook for node keys or a fixed list of keys."""
 
     def sign(self, message: bytes) -> bytes:
-        """Return this client's signature."""
+        """Return this client's signature of the message."""
 
     def verify(self, name: str, message: bytes, signature: bytes) -> bool:
-        """Whether the client of this name has signed the message."""
+        """Whether the client with this name has signed the message.
+
+        Parameters
+        ----------
+        name
+            The client.
+        message, signature
+            The message and its signature.
+        """
 
 
 @codec.register("Call/1")
 @dataclass(frozen=True, kw_only=True)
 class SessionStart:
-    """Down, round 1: a session begins."""
+    """Server to clients, round 1: a session starts."""
 
     session: str
 
@@ -40,18 +48,18 @@ class SessionStart:
 @codec.register("Keys/1")
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Up, round 1: a client's public keys for this session.
+    """Client to server, round 1: a client's public keys for this session.
 
     Parameters
     ----------
     name
         The client.
     mask, letter
-        Public keys: for masks that it shares with peers, and for letters to it.
+        Public keys: for the masks that it shares with peers, and for encrypting shares to it.
     stamp
-        By which a recovered seed of its self-mask is known to be the right one.
+        Commitment to the seed of its own mask: it shows whether a recovered seed is right.
     signature
-        The client's, over the session and all of the above; empty without a `Signer`.
+        The client's signature of the session and all of the above; empty without a `Signer`.
     """
 
     name: str
@@ -61,14 +69,14 @@ class Keys:
     signature: str = ""
 
     def signed_part(self, session: str) -> bytes:
-        """Return what the signature is about."""
+        """Return the bytes that are signed."""
         return packed("keys", session, self.name, self.mask, self.letter, self.stamp)
 
 
 @codec.register("Roster/1")
 @dataclass(frozen=True, kw_only=True)
 class Roster:
-    """Down, round 2: everybody's keys, sorted by name, and how many must stay to the end."""
+    """Server to clients, round 2: the keys of all clients, sorted by name, and the threshold."""
 
     session: str
     threshold: int
@@ -80,14 +88,14 @@ class Roster:
         return [keys.name for keys in self.members]
 
     def digest(self) -> bytes:
-        """Return what all keys are bound to: a client shown another roster has other masks."""
+        """Return the digest that all masks depend on: another roster gives other masks."""
         return bytes.fromhex(codec.digest(self))
 
 
 @codec.register("Shares/1")
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Up, round 2: a client's shares of its two secrets, sealed for each peer."""
+    """Client to server, round 2: shares of a client's two secrets, encrypted for each peer."""
 
     name: str
     sealed: dict[str, str]
@@ -96,7 +104,7 @@ class Shares:
 @codec.register("Parcel/1")
 @dataclass(frozen=True, kw_only=True)
 class SealedShares:
-    """Down, round 3: the sealed shares for one client, by sender."""
+    """Server to a client, round 3: the encrypted shares for this client, by sender."""
 
     sealed: dict[str, str]
 
@@ -104,7 +112,7 @@ class SealedShares:
 @codec.register("Masked/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Masked:
-    """Up, round 3: a contribution under all its masks, and its public layout."""
+    """Client to server, round 3: a contribution under all its masks, and its public layout."""
 
     name: str
     layout: dict[str, Any]
@@ -114,20 +122,20 @@ class Masked:
 @codec.register("Survivors/1")
 @dataclass(frozen=True, kw_only=True)
 class Survivors:
-    """Down, round 4: whose contributions are in the sum; with signatures, what others were told."""
+    """Server to clients, round 4: the clients in the sum, and their signatures of this list."""
 
     names: tuple[str, ...]
     signatures: dict[str, str] = field(default_factory=dict)
 
     def signed_part(self, roster: bytes) -> bytes:
-        """Return what a confirmation signs."""
+        """Return the bytes that a confirmation signs."""
         return packed("survivors", roster.hex(), *self.names)
 
 
 @codec.register("Confirmation/1")
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
-    """Up, between rounds 3 and 4 if there are signatures: the list of survivors was seen."""
+    """Client to server, before round 4 if there are signers: the signed list of survivors."""
 
     name: str
     signature: str
@@ -136,7 +144,7 @@ class Confirmation:
 @codec.register("Reveal/1")
 @dataclass(frozen=True, kw_only=True)
 class Reveal:
-    """Up, round 4: shares of survivors' seeds and of dropped clients' mask keys."""
+    """Client to server, round 4: shares of survivors' seeds and of dropped clients' mask keys."""
 
     name: str
     seeds: dict[str, str]
@@ -144,7 +152,7 @@ class Reveal:
 
 
 def packed(*parts: str) -> bytes:
-    """Return the digest of some texts, of which no other texts have the same."""
+    """Return a digest of texts; other texts, or texts split in another way, have other digests."""
     total = hashlib.sha256()
     for part in parts:
         data = part.encode()
@@ -153,8 +161,10 @@ def packed(*parts: str) -> bytes:
 
 
 def unhex(text: str) -> bytes:
-    """Return the bytes of a text in base 16."""
+    """Return the bytes of a hexadecimal text."""
     try:
         return bytes.fromhex(text)
     except (ValueError, TypeError) as error:
-        raise PrivacyError("a key, share or signature is damaged; start again") from error
+        raise PrivacyError(
+            "a key, share or signature is not hexadecimal text; start again"
+        ) from error

@@ -1,4 +1,4 @@
-"""A client's side of a secure sum: what it sends, and what it refuses to say."""
+"""A client's side of a secure sum: its answers, and its checks before it reveals anything."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from fedgram.secure.messages import (
     unhex,
 )
 
-FEWEST = 3  # among two, the total less one's own part is the other's
+FEWEST = 3  # with two, each client can compute the other's part from the total
 ROUNDS = ("keys", "shares", "masked", "confirm", "reveal")
 
 
 def require_threshold(threshold: int, clients: int) -> None:
-    """Refuse a sum of so few that one of them, or a lying server, could tell them apart."""
+    """Raise PrivacyError if the number of clients or the threshold is too small to hide parts."""
     if clients < FEWEST:
         raise PrivacyError(
-            f"a secure sum over {clients} clients hides nothing: each can take its own part off; "
+            f"a secure sum over {clients} clients hides nothing: each can subtract its own part; "
             f"use at least {FEWEST}"
         )
     if not max(FEWEST, clients // 2 + 1) <= threshold <= clients:
@@ -44,17 +44,17 @@ def require_threshold(threshold: int, clients: int) -> None:
 
 
 class Party:
-    """One client in one session. Every round is answered once, in order; secrets are never reused.
+    """One client in one session. It answers every round once, in order; secrets are never reused.
 
     Parameters
     ----------
     name
         The client.
     call
-        The message that began the session.
+        The message that started the session.
     signer
-        Signs this client's keys and checks the others'; without one the server is trusted to
-        pass public keys on as they are.
+        Signs this client's keys and verifies those of others. Without a signer the server is
+        trusted to pass public keys on unchanged.
     """
 
     def __init__(self, name: str, call: SessionStart, *, signer: Signer | None = None) -> None:
@@ -63,23 +63,23 @@ class Party:
         self._signer = signer
         self._round = -1
         self._mask_key, self._letter_key, self._seed = (self._secret() for _ in range(3))
-        self._held: dict[str, tuple[bytes, bytes]] = {}  # shares of each sender's two secrets
+        self._received: dict[str, tuple[bytes, bytes]] = {}  # shares of each sender's two secrets
 
     def keys(self) -> Keys:
-        """Answer round 1: public keys, made for this session only."""
+        """Answer round 1: public keys, for this session only."""
         self._enter("keys")
         keys = Keys(
             name=self.name,
             mask=masks.public(self._mask_key).hex(),
             letter=masks.public(self._letter_key).hex(),
-            stamp=stamp(self.name, self._seed),
+            stamp=seed_commitment(self.name, self._seed),
         )
         signature = self._signed(keys.signed_part(self._session))
         self._own = replace(keys, signature=signature)
         return self._own
 
     def shares(self, roster: Roster) -> Shares:
-        """Answer round 2: shares of the mask key and of the seed, sealed for each peer."""
+        """Answer round 2: shares of the mask key and of the seed, encrypted for each peer."""
         self._enter("shares")
         self._check(roster)
         self._join(roster)
@@ -92,32 +92,34 @@ class Party:
         sealed = {}
         for name, pair in zip(roster.names, made, strict=True):
             if name == self.name:
-                self._held[name] = pair
+                self._received[name] = pair
             else:
                 key, about = self._letter(self.name, name)
                 sealed[name] = masks.seal(key, b"".join(pair), about).hex()
         return Shares(name=self.name, sealed=sealed)
 
     def masked(self, value: Additive, parcel: SealedShares) -> Masked:
-        """Answer round 3: the contribution, under a mask with each peer and one of one's own."""
+        """Answer round 3: the contribution, under a mask with each peer and a mask of its own."""
         self._enter("masked")
         if strangers := sorted(set(parcel.sealed) - set(self._peers)):
-            raise PrivacyError(f"shares of {', '.join(strangers)}, who are not in this sum")
+            raise PrivacyError(
+                f"shares of clients that are not in this sum: {', '.join(strangers)}"
+            )
         for sender, letter in parcel.sealed.items():
             key, about = self._letter(sender, self.name)
             try:
                 both = masks.unseal(key, unhex(letter), about)
             except PrivacyError as error:
                 raise PrivacyError(f"of client {sender}: {error}") from error
-            self._held[sender] = both[: shamir.SHARE], both[shamir.SHARE :]
-        self._require(len(self._held))
-        layout, vector = flatten(value, clients=len(self._held))
+            self._received[sender] = both[: shamir.SHARE], both[shamir.SHARE :]
+        self._require(len(self._received))
+        layout, vector = flatten(value, clients=len(self._received))
         for key, negative in self._masks():
             masks.add_mask(vector, key, negative=negative)
         return Masked(name=self.name, layout=layout, vector=vector)
 
     def confirm(self, survivors: Survivors) -> Confirmation:
-        """Answer the round of signatures: say to the others which survivors one was told of."""
+        """Answer the round of signatures: sign the received list of survivors for the others."""
         self._enter("confirm")
         self._check_survivors(survivors)
         self._told = survivors.names
@@ -125,9 +127,11 @@ class Party:
         return Confirmation(name=self.name, signature=signature)
 
     def reveal(self, survivors: Survivors) -> Reveal:
-        """Answer round 4: of every client one share, of its seed if it stayed, else of its key."""
+        """Answer round 4: a share of each survivor's seed and of each dropped client's key."""
         if self._signer and self._round != ROUNDS.index("confirm"):
-            raise PrivacyError("survivors were not confirmed; a server with signatures asks first")
+            raise PrivacyError(
+                "the survivors were not confirmed; with signers the server must ask for that first"
+            )
         self._enter("reveal")
         self._check_survivors(survivors)
         if self._signer:
@@ -135,32 +139,34 @@ class Party:
         stayed = set(survivors.names)
         return Reveal(
             name=self.name,
-            seeds={name: self._held[name][1].hex() for name in sorted(stayed)},
-            keys={name: self._held[name][0].hex() for name in sorted(set(self._held) - stayed)},
+            seeds={name: self._received[name][1].hex() for name in sorted(stayed)},
+            keys={
+                name: self._received[name][0].hex() for name in sorted(set(self._received) - stayed)
+            },
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all that this side remembers, for `codec`; whoever reads it can unmask."""
+        """Return the state of this party for `codec`; whoever reads it can remove its masks."""
         return {
             "name": self.name,
             "session": self._session,
             "round": self._round,
             "secrets": [key.hex() for key in (self._mask_key, self._letter_key, self._seed)],
-            "held": {name: [a.hex(), b.hex()] for name, (a, b) in self._held.items()},
+            "held": {name: [a.hex(), b.hex()] for name, (a, b) in self._received.items()},
             "own": getattr(self, "_own", None),
             "roster": getattr(self, "_roster", None),
         }
 
     @classmethod
     def restored(cls, plain: dict[str, Any], *, signer: Signer | None = None) -> Self:
-        """Return the party that `to_dict` gave, in another process.
+        """Return a party from the result of `to_dict`, also in another process.
 
-        With signatures a party must stay in one: what it has confirmed is not among this.
+        With a signer a party must stay in one process: its confirmation is not part of the state.
         """
         party = cls(plain["name"], SessionStart(session=plain["session"]), signer=signer)
         party._round = plain["round"]
         party._mask_key, party._letter_key, party._seed = map(unhex, plain["secrets"])
-        party._held = {name: (unhex(a), unhex(b)) for name, (a, b) in plain["held"].items()}
+        party._received = {name: (unhex(a), unhex(b)) for name, (a, b) in plain["held"].items()}
         if plain["own"] is not None:
             party._own = plain["own"]
         if plain["roster"] is not None:
@@ -172,18 +178,18 @@ class Party:
         self._peers = {keys.name: keys for keys in roster.members if keys.name != self.name}
 
     def _secret(self) -> bytes:
-        """Return 32 fresh bytes; in turn the mask key, the letter key and the seed."""
+        """Return 32 random bytes; called for the mask key, the letter key and the seed."""
         return secrets.token_bytes(masks.KEY)
 
     def _masks(self) -> Iterator[tuple[bytes, bool]]:
-        """Yield the keys of all masks and whether they are taken off."""
+        """Yield the key of each mask and whether the mask is subtracted."""
         yield self_mask(self._binding, self.name, self._seed), False
-        for name in sorted(set(self._held) - {self.name}):
+        for name in sorted(set(self._received) - {self.name}):
             peer = unhex(self._peers[name].mask)
             yield pair_mask(self._binding, self.name, name, self._mask_key, peer)
 
     def _letter(self, sender: str, receiver: str) -> tuple[bytes, bytes]:
-        """Return the key of letters from one to the other, and what they say they are about."""
+        """Return the key that encrypts shares from one to the other, and the associated data."""
         peer = self._peers[receiver if sender == self.name else sender]
         about = (b"letter", self._binding, sender.encode(), receiver.encode())
         agreed = masks.agree(self._letter_key, unhex(peer.letter))
@@ -193,7 +199,9 @@ class Party:
         number = ROUNDS.index(round_)
         skipped = ROUNDS[self._round + 1 : number]
         if number <= self._round or any(name != "confirm" for name in skipped):
-            raise PrivacyError(f"{round_} was asked for twice or out of turn; nothing is said")
+            raise PrivacyError(
+                f"round {round_!r} was requested twice or out of order; it is not answered"
+            )
         self._round = number
 
     def _check(self, roster: Roster) -> None:
@@ -201,18 +209,20 @@ class Party:
         names, own = roster.names, [keys for keys in roster.members if keys.name == self.name]
         everything = [key for keys in roster.members for key in (keys.mask, keys.letter)]
         if names != sorted(set(names)) or len(set(everything)) < len(everything):
-            raise PrivacyError("the roster names a client or a key twice; start again")
+            raise PrivacyError("the roster lists a client or a key twice; start again")
         if roster.session != self._session or own != [self._own]:
-            raise PrivacyError("the roster is of another session, or has other keys of this client")
+            raise PrivacyError(
+                "the roster belongs to another session, or has other keys for this client"
+            )
         for keys in roster.members if self._signer else ():
             self._verify(keys.name, keys.signed_part(self._session), keys.signature)
 
     def _check_survivors(self, survivors: Survivors) -> None:
         names = survivors.names
-        if list(names) != sorted(set(names)) or not set(names) <= set(self._held):
-            raise PrivacyError("the list of survivors names strangers, or somebody twice")
+        if list(names) != sorted(set(names)) or not set(names) <= set(self._received):
+            raise PrivacyError("the list of survivors has unknown clients, or a client twice")
         if self.name not in names:
-            raise PrivacyError("this client is said to have dropped out; it says nothing then")
+            raise PrivacyError("this client is not in the list of survivors, so it reveals nothing")
         self._require(len(names))
 
     def _check_confirmed(self, survivors: Survivors) -> None:
@@ -225,8 +235,8 @@ class Party:
     def _require(self, count: int) -> None:
         if count < self._roster.threshold:
             raise PrivacyError(
-                f"{count} clients are left, and {self._roster.threshold} are needed; ask again "
-                "when more are there"
+                f"{count} clients are left, and {self._roster.threshold} are needed; start again "
+                "when more clients are connected"
             )
 
     def _signed(self, message: bytes) -> str:
@@ -238,13 +248,11 @@ class Party:
         except FedgramError:
             good = False
         if not good:
-            raise PrivacyError(
-                f"{name} has not signed what the server says it did; do not trust this server"
-            )
+            raise PrivacyError(f"the signature of {name} is invalid; do not trust this server")
 
 
-def stamp(name: str, seed: bytes) -> str:
-    """Return by what a seed is known to be the right one; it tells nothing of the mask."""
+def seed_commitment(name: str, seed: bytes) -> str:
+    """Return the commitment to a seed, which does not reveal the mask."""
     return masks.derive(seed, b"stamp", name.encode()).hex()
 
 
@@ -256,7 +264,19 @@ def self_mask(binding: bytes, name: str, seed: bytes) -> bytes:
 def pair_mask(
     binding: bytes, name: str, peer: str, private: bytes, public: bytes
 ) -> tuple[bytes, bool]:
-    """Return the key of the mask of two clients, and whether `name` takes it off."""
+    """Return the key of the mask of two clients, and whether `name` subtracts the mask.
+
+    Parameters
+    ----------
+    binding
+        Digest of the roster.
+    name, peer
+        The two clients.
+    private
+        Private mask key of one of them.
+    public
+        Public mask key of the other.
+    """
     first, second = sorted((name, peer))
     agreed = masks.agree(private, public)
     key = masks.derive(agreed, b"pair", binding, first.encode(), second.encode())

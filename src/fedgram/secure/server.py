@@ -1,4 +1,4 @@
-"""The server's side of a secure sum: it passes letters on, adds, and takes the masks off."""
+"""The server's side of a secure sum: it forwards shares, adds, and removes the masks."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from fedgram.secure.messages import (
     Survivors,
     unhex,
 )
-from fedgram.secure.party import FEWEST, pair_mask, require_threshold, self_mask, stamp
+from fedgram.secure.party import FEWEST, pair_mask, require_threshold, seed_commitment, self_mask
 
 TWO_THIRDS = 2 / 3
 
 
 class Server:
-    """One secure sum. It keeps one vector, whatever the number of clients.
+    """One secure sum. It holds one vector in memory, whatever the number of clients.
 
     Parameters
     ----------
     share
-        More than this share of the clients must stay to the end. From two thirds on, clients that
-        are told different survivors still do not give a server both secrets of anybody, even if a
-        third of them side with it.
+        More than this fraction of the clients must stay to the end. From two thirds on, a server
+        that sends clients different lists of survivors does not get both secrets of any client,
+        even if a third of the clients collude with it.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class Server:
         self._added: list[str] = []
 
     def threshold(self, clients: int) -> int:
-        """Return the number of clients that must stay: more than the share, and never only two.
+        """Return the number of clients that must stay: more than the share, at least three.
 
         Examples
         --------
@@ -71,7 +71,7 @@ class Server:
         return max(FEWEST, int(self._share * clients + 1e-9) + 1)
 
     def roster(self, keys: Iterable[Keys]) -> Roster:
-        """End round 1: return the list of those who take part, with their keys."""
+        """End round 1: return the list of the clients, with their keys."""
         members = tuple(sorted(keys, key=lambda each: each.name))
         threshold = self.threshold(len(members))
         require_threshold(threshold, len(members))
@@ -81,7 +81,7 @@ class Server:
         return self._roster
 
     def parcels(self, shares: Iterable[Shares]) -> dict[str, SealedShares]:
-        """End round 2: return what each client that sent shares is sent of the others'."""
+        """End round 2: return, for each client that sent shares, the others' shares for it."""
         sent = {each.name: each.sealed for each in shares}
         for name, sealed in sent.items():
             _require_about(name, {name, *sealed}, self._keys)
@@ -93,16 +93,16 @@ class Server:
         }
 
     def add(self, masked: Masked) -> None:
-        """Take one contribution of round 3 in; nothing of it is kept but the sum."""
+        """Add one contribution of round 3; only the sum is kept."""
         if masked.name not in self._sharing or masked.name in self._added:
-            raise PrivacyError(f"client {masked.name}: not expected, or added already; start again")
+            raise PrivacyError(f"client {masked.name}: unexpected, or added already; start again")
         if not self._added:
             self._layout = masked.layout
             self._total = np.zeros(words(masked.layout), np.uint64)
         elif masked.layout != self._layout:
             raise MismatchError(
-                f"client {masked.name}: differs from {self._added[0]} in what must be agreed on "
-                "(features, classes, sizes); use the same settings everywhere"
+                f"client {masked.name}: its layout (features, classes, sizes) differs from that of "
+                f"{self._added[0]}; use the same settings everywhere"
             )
         vector, fits = masked.vector, (self._total.shape, self._total.dtype)
         if not isinstance(vector, np.ndarray) or (vector.shape, vector.dtype) != fits:
@@ -111,16 +111,16 @@ class Server:
         self._total += vector
 
     def survivors(self, confirmations: Iterable[Confirmation] = ()) -> Survivors:
-        """End round 3: return who is in the sum, with what they signed of it, if anything."""
+        """End round 3: return the clients in the sum, and their signatures of this list, if any."""
         self._require(len(self._added), "sent a contribution")
         signatures = {each.name: each.signature for each in confirmations}
         return Survivors(names=tuple(sorted(self._added)), signatures=signatures)
 
     def total(self, reveals: Iterable[Reveal]) -> Any:
-        """End round 4: take all masks off and return the sum of the survivors."""
+        """End round 4: remove all masks and return the sum of the survivors."""
         said = {each.name: each for each in reveals}
-        self._require(len(said), "helped to take the masks off")
-        answers = list(said.values())[: self._roster.threshold]  # any so many will do
+        self._require(len(said), "helped to remove the masks")
+        answers = list(said.values())[: self._roster.threshold]  # any set of this size suffices
         binding, total, stayed = self._roster.digest(), self._total, sorted(self._added)
         dropped = sorted(set(self._sharing) - set(stayed))
         for each in answers:
@@ -128,14 +128,14 @@ class Server:
             _require_about(each.name, each.keys, dropped)
         for name in stayed:
             seed = self._recovered(name, {each.name: each.seeds for each in answers})
-            if stamp(name, seed) != self._keys[name].stamp:
+            if seed_commitment(name, seed) != self._keys[name].stamp:
                 raise _wrong(name)
             masks.add_mask(total, self_mask(binding, name, seed), negative=True)
         for name in dropped:
             private = self._recovered(name, {each.name: each.keys for each in answers})
             if masks.public(private).hex() != self._keys[name].mask:
                 raise _wrong(name)
-            for peer in stayed:  # as the one who dropped out would have added it
+            for peer in stayed:  # as the dropped client would have added it
                 public = unhex(self._keys[peer].mask)
                 key, negative = pair_mask(binding, name, peer, private, public)
                 masks.add_mask(total, key, negative=negative)
@@ -149,16 +149,16 @@ class Server:
         if count < self._roster.threshold:
             raise PrivacyError(
                 f"{count} of {len(self._keys)} clients {what}, and {self._roster.threshold} are "
-                "needed; nothing of the sum was revealed: ask again when more are there"
+                "needed; nothing was revealed: start again when more clients are connected"
             )
 
 
 def _require_about(client: str, told: Collection[str], wanted: Collection[str]) -> None:
     if set(told) != set(wanted):
         raise PrivacyError(
-            f"client {client}: it sent shares of other clients than asked; ask again"
+            f"client {client}: it sent shares of other clients than asked; start again"
         )
 
 
 def _wrong(name: str) -> PrivacyError:
-    return PrivacyError(f"client {name}: a share of its secret is wrong; ask again")
+    return PrivacyError(f"client {name}: a share of its secret is wrong; start again")

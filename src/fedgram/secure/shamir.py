@@ -1,7 +1,7 @@
-"""Shamir's secret sharing of 32 bytes: any `threshold` shares give the secret, fewer tell nothing.
+"""Shamir's secret sharing of 32 bytes: `threshold` shares give the secret, fewer reveal nothing.
 
-Python's integers do not compute in constant time. Shares are made and put together once in a
-session, from fresh secrets, so there is little to time; it is an assumption all the same.
+Python's integers do not compute in constant time. Each session shares fresh secrets once, so there
+is little to measure for an attacker; that this suffices is an assumption.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ SECRET, SHARE = 32, 33  # bytes
 
 
 def split(secret: bytes, threshold: int, count: int) -> list[bytes]:
-    """Return `count` shares, those of the points 1 to `count`.
+    """Return the shares of a secret at the points 1 to `count`.
+
+    Parameters
+    ----------
+    secret
+        32 bytes.
+    threshold
+        Number of shares that give the secret.
+    count
+        Number of shares.
 
     Examples
     --------
@@ -25,16 +34,16 @@ def split(secret: bytes, threshold: int, count: int) -> list[bytes]:
     True
     """
     if len(secret) != SECRET:
-        raise ValueError(f"a secret has {SECRET} bytes, not {len(secret)}")
+        raise ValueError(f"expected a secret of {SECRET} bytes, got {len(secret)}")
     if not 1 <= threshold <= count:
-        raise ValueError(f"{count} shares of which {threshold} suffice cannot be made")
+        raise ValueError(f"expected a threshold from 1 to {count}, got {threshold}")
     polynomial = [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
     polynomial.append(int.from_bytes(secret, "big"))
     return [_value(polynomial, point).to_bytes(SHARE, "big") for point in range(1, count + 1)]
 
 
 def recover(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret of these shares by point; as many as the threshold must be given."""
+    """Return the secret from shares by point; their number must be at least the threshold."""
     secret = 0
     for point, share in shares.items():
         above = below = 1
@@ -45,7 +54,7 @@ def recover(shares: Mapping[int, bytes]) -> bytes:
         secret += int.from_bytes(share, "big") * above * pow(below, -1, PRIME)
     secret %= PRIME
     if secret >= 2 ** (8 * SECRET):
-        raise DataError("the shares do not fit together; a client sent a wrong one")
+        raise DataError("the shares do not belong together; a client sent a wrong one")
     return secret.to_bytes(SECRET, "big")
 
 

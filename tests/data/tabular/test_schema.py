@@ -129,12 +129,12 @@ def test_layout_does_not_change_the_digest_but_every_declaration_does():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("version = 1", "version = 2", "version 2 of schemas is not known"),
+        ("version = 1", "version = 2", "of version 1, got 2"),
         ("label =", "lable =", "schema.lable is not a setting; did you mean 'label'"),
-        ('label = "outcome"', "", "needs the column of the class"),
+        ('label = "outcome"', "", "label is missing"),
         ('label = "outcome"', 'label = "age"', "'age' column cannot be a feature too"),
-        ('["died", "survived"]', '["died", "died"]', "list each class once"),
-        ('["died", "survived"]', "[]", "list each class once"),
+        ('["died", "survived"]', '["died", "died"]', "and each class once"),
+        ('["died", "survived"]', "[]", "and each class once"),
         ("version = 1", "anchor = -1", "anchor = -1: use a number >= 0"),
         ("version = 1", "anchor = inf", "anchor = inf: expected a finite number"),
         ("range = [0, 120]", "rang = [0, 120]", r"columns.age.rang is not a .*mean 'range'"),
@@ -174,7 +174,7 @@ def test_a_schema_without_columns_is_refused(content):
 
 
 def test_a_column_that_is_no_table_is_refused():
-    with pytest.raises(ConfigError, match=r"columns\.age: a table is wanted"):
+    with pytest.raises(ConfigError, match=r"columns\.age: expected a table"):
         Schema.parsed("label = 'y'\nclasses = ['a']\n[columns]\nage = 3")
 
 

@@ -155,7 +155,7 @@ def told(change):
 
 BAD = {
     "keys that are none": ("keys", lambda v: replace(v, mask="what?"), "damaged"),
-    "a key of zeros": ("keys", lambda v: replace(v, mask="00" * 32), "not a usable one"),
+    "a key of zeros": ("keys", lambda v: replace(v, mask="00" * 32), "public key is invalid"),
     "a stamp that is none": ("keys", lambda v: replace(v, stamp=5), "damaged"),
     "keys of another": ("keys", lambda v: replace(v, name="c00"), "no answer to keys"),
     "shares for strangers": (

@@ -1,7 +1,7 @@
-"""What sites with the same kind of table agree on before any of them shares anything.
+"""The schema of a table, on which sites agree before they share anything.
 
-A schema is a small public file. It says which columns count and what they mean, so that every site
-makes the same features of the same row. It holds no rows.
+A schema is a small public file. It declares the columns that become features, so that every site
+computes the same features of the same row. It contains no rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedgram.runtime.toml import written
 
 VERSION = 1
 BLANK = ("", "NA", "NaN", "nan", "null")
-BACKBONE = "table"  # the first word of what tables call their backbone
+BACKBONE = "table"  # first word of the backbone name of tables
 Column = NumberColumn | CategoryColumn
 
 
@@ -33,17 +33,17 @@ class Schema:
     Parameters
     ----------
     label
-        Column of the class.
+        Column with the class.
     classes
-        The classes there are, in the order of their codes.
+        The classes, in the order of their codes.
     columns
-        The columns that become features, by name, in this order; others are left out.
+        The columns that become features, by name, in this order; other columns are ignored.
     anchor
-        How much of the size of a row is kept. Rows are divided by
+        How far the size of rows is kept. Rows are divided by
         ``sqrt((mean square + anchor^2) / (1 + anchor^2))``: 0 makes all rows equally large, a large
         number such as 1000 leaves them as they are, and 1 lies between.
     blank
-        Words that stand for a gap.
+        Texts that stand for a missing value.
 
     Examples
     --------
@@ -69,43 +69,45 @@ class Schema:
 
     def __post_init__(self) -> None:
         if not self.label:
-            raise ConfigError("a schema needs the column of the class, such as label = 'outcome'")
+            raise ConfigError(
+                "label is missing: the column with the class, such as label = 'outcome'"
+            )
         if not self.columns:
-            raise ConfigError("a schema needs columns, such as [columns.age] with a range")
+            raise ConfigError("columns are missing, such as [columns.age] with a range")
         if self.label in self.columns or SPLIT in self.columns:
             name = self.label if self.label in self.columns else SPLIT
             raise ConfigError(f"columns.{name}: the {name!r} column cannot be a feature too")
         if len(set(self.classes)) < max(1, len(self.classes)):
-            raise ConfigError("classes: list each class once, and at least one")
+            raise ConfigError("classes: list at least one class, and each class once")
         if self.anchor < 0:
             raise ConfigError(f"anchor = {self.anchor:g}: use a number >= 0")
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What to call the features, in their order."""
+        """Names of the features, in their order."""
         return tuple(
             label for name, column in self.columns.items() for label in column.labels(name)
         )
 
     @property
     def pending(self) -> dict[str, NumberColumn]:
-        """The numbers that have no mean and deviation yet."""
+        """The columns of numbers without mean and deviation."""
         numbers = {name: c for name, c in self.columns.items() if isinstance(c, NumberColumn)}
         return {name: number for name, number in numbers.items() if not number.settled}
 
     @property
     def digest(self) -> str:
-        """Of all that is declared: comments and layout of the file do not count."""
+        """Digest of the declarations; comments and layout of the file do not matter."""
         columns = [[name, asdict(column)] for name, column in self.columns.items()]
         return codec.digest({**self._plain(), "columns": columns})
 
     @property
     def backbone(self) -> str:
-        """What feature files and sums remember, so that different schemas never add up."""
+        """Name in feature files and sums, so that sums of different schemas are not added."""
         return f"{BACKBONE} {self.digest[:16]}"
 
     def read(self, table: Table) -> dict[str, Array]:
-        """Return the values of each column; what does not fit is refused by row and name."""
+        """Return the values of each column; errors name the row and the column."""
         blank = set(self.blank)
         return {name: column.read(table, name, blank) for name, column in self.columns.items()}
 
@@ -129,7 +131,7 @@ class Schema:
 
     @classmethod
     def parsed(cls, content: str) -> Schema:
-        """Return the schema of a TOML text."""
+        """Parse a TOML text."""
         try:
             settings = tomllib.loads(content)
         except tomllib.TOMLDecodeError as error:
@@ -137,19 +139,18 @@ class Schema:
         version = settings.pop("version", VERSION)
         if version != VERSION:
             raise ConfigError(
-                f"version {version} of schemas is not known (this fedgram reads {VERSION}); "
-                "upgrade fedgram"
+                f"expected a schema of version {VERSION}, got {version}; upgrade fedgram"
             )
         columns = settings.pop("columns", {})
         if not isinstance(columns, Mapping):
-            raise ConfigError("columns must be tables, such as [columns.age] with a range")
+            raise ConfigError("columns: expected tables, such as [columns.age] with a range")
         kinds = {name: _column(column, f"columns.{name}") for name, column in columns.items()}
         stated: _Stated = build(_Stated, {**settings, **_texts(settings, "classes")}, "schema")
         return cls(columns=kinds, **asdict(stated))
 
     @classmethod
     def load(cls, path: Path) -> Schema:
-        """Return the schema of a file; what is wrong in it is named with the file."""
+        """Read a schema from a file; errors name the file."""
         try:
             return cls.parsed(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -160,7 +161,7 @@ class Schema:
 
 @dataclass(frozen=True, kw_only=True)
 class _Stated:
-    """What stands above the columns in a file."""
+    """The settings of a file besides its columns."""
 
     label: str = ""
     classes: tuple[str, ...] = ()
@@ -170,7 +171,7 @@ class _Stated:
 
 def _column(settings: Any, where: str) -> Column:
     if not isinstance(settings, Mapping):
-        raise ConfigError(f"{where}: a table is wanted, such as {{ range = [0, 120] }}")
+        raise ConfigError(f"{where}: expected a table, such as {{ range = [0, 120] }}")
     kind = CategoryColumn if "values" in settings else NumberColumn
     known = {field.name for each in (NumberColumn, CategoryColumn) for field in fields(each)}
     for key in set(settings) - known:
@@ -184,7 +185,7 @@ def _column(settings: Any, where: str) -> Column:
 
 
 def _texts(settings: Mapping[str, Any], key: str) -> dict[str, list[str]]:
-    """Return a list of names in which numbers may stand for texts, as cells do."""
+    """Return a list of names as texts; numbers are allowed, as in cells."""
     value = settings.get(key)
     return {key: [text(item) for item in value]} if isinstance(value, list) else {}
 

@@ -1,1 +1,1 @@
-"""The one place that knows Flower."""
+"""Flower: the only package that imports it."""

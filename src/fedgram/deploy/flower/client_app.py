@@ -1,4 +1,4 @@
-"""The ClientApp of every federation: it hands requests to the site's office."""
+"""The ClientApp of every federation: it passes requests to the site's endpoint."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ def ask(message: Message, context: Context) -> Message:
 
 
 def _office(context: Context) -> SiteEndpoint:
-    """Return the site's office: from its own file, or, in a simulation, from the server's."""
+    """Return the endpoint, from the site's settings or, in a simulation, from the server's."""
     site = context.node_config.get("site")
     if site is not None:
         return office(read_site(Path(str(site))))
     share, server = context.node_config.get("partition-id"), context.run_config.get("server")
     if share is None or server is None:
-        raise ConfigError("this node has no site; start it with --node-config 'site=\"site.toml\"'")
+        raise ConfigError(
+            "this node has no site.toml; start it with --node-config 'site=\"site.toml\"'"
+        )
     return _simulated(Path(str(server)), int(share), os.getpid())
 
 
 @lru_cache(maxsize=64)
 def _simulated(server: Path, share: int, process: int) -> SiteEndpoint:  # noqa: ARG001
-    """Return a simulated site's office, once for each process: its data are in memory then."""
+    """Return a simulated site's endpoint, cached per process, so that its data stay in memory."""
     config, _ = read_federation(server / SETTINGS)
     return simulated(config, share, server.parent / "simulated")

@@ -1,4 +1,4 @@
-"""The ServerApp of every federation: it runs what ``federation.toml`` says."""
+"""The ServerApp of every federation: it runs the methods of ``federation.toml``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flower's grid as a carrier: a request is one array of bytes, and so is an answer."""
+"""Requests and answers as Flower messages, each with one array of bytes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _BYTES = "fedgram"
 class FlowerTransport:
     """Sends messages of the type ``query.ask`` and pulls replies one at a time.
 
-    Replies are matched by the message they answer: an error comes from Flower itself, not from the
-    node.
+    Replies are matched to requests by message id. A reply with an error comes from Flower, not from
+    the site.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -37,7 +37,7 @@ class FlowerTransport:
         return str(ticket)
 
     def receive(self, tickets: Collection[str]) -> Iterator[tuple[str, bytes | str]]:
-        for ticket in tickets:  # each alone, so that one contribution is in memory at a time
+        for ticket in tickets:  # one by one, so that only one contribution is in memory
             for reply in self._grid.pull_messages([ticket]):
                 if reply.has_error():
                     yield ticket, f"{reply.error.reason or 'no reason given'} ({reply.error.code})"
@@ -52,13 +52,13 @@ class FlowerTransport:
 
 
 def packed(content: bytes) -> RecordDict:
-    """Return bytes as Flower carries them: as an array, which it cuts and checks."""
+    """Return bytes in a Flower record: an array, which Flower sends in pieces and checks."""
     array = Array(dtype="uint8", shape=(len(content),), stype=_BYTES, data=content)
     return RecordDict({_CONTENT: ArrayRecord({_CONTENT: array})})
 
 
 def unpacked(records: RecordDict) -> bytes:
-    """Return the bytes that `packed` wrapped; none where there are none."""
+    """Return the bytes of a record that `packed` made; empty for other records."""
     record = records.get(_CONTENT)
     if not isinstance(record, ArrayRecord) or _CONTENT not in record:
         return b""
