@@ -179,7 +179,7 @@ def with_label(value, **more):
 NAMES = np.array(["ant", "bee", "cat"])
 SAMPLES = {
     "NaN": (with_feature(np.nan), ["client ward 1", "row 5", "NaN"]),
-    "infinity": (with_feature(-np.inf), ["client ward 1", "row 5", "infinity"]),
+    "infinity": (with_feature(-np.inf), ["client ward 1", "row 5", "infinite"]),
     "a negative label": (with_label(-1), ["client ward 1", "-1"]),
     "a label without a class": (with_label(3, classes=NAMES), ["client ward 1", "3 classes"]),
     "a label far out of range": (with_label(10**9), ["1000000000"]),
