@@ -1,1 +1,1 @@
-"""Values that add, exactly, and what solves them."""
+"""Exact additive values, sufficient statistics, ridge solves and serialization."""

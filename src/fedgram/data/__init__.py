@@ -1,1 +1,1 @@
-"""Samples by name, and how they are dealt to clients."""
+"""Data sets from files, and their partition over clients."""

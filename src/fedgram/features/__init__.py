@@ -1,1 +1,1 @@
-"""From a backbone's vectors to the integers that statistics are made of."""
+"""Frozen features: backbones, quantization to integers, random features and residual blocks."""

@@ -1,1 +1,1 @@
-"""Networks solved layer by layer: patches, solved layers, and what their filters are made of."""
+"""Networks solved layer by layer in closed form: patches, filters, layers and personal heads."""

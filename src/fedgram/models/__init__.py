@@ -1,1 +1,1 @@
-"""What predicts."""
+"""Models that predict: linear heads, adjusted heads, perceptrons and deep networks."""

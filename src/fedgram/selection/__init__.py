@@ -1,1 +1,1 @@
-"""Models and choices from sums alone."""
+"""Models and their selection from sums: normal equations, leave-one-out, class priors, pools."""

@@ -1,1 +1,1 @@
-"""Softmax regression, solved by exact sums of residuals."""
+"""Softmax (multinomial logistic) regression by exact sums of residuals."""

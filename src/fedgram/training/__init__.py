@@ -1,1 +1,1 @@
-"""What methods that are trained in rounds have in common."""
+"""The shared part of gradient methods: training loop, local SGD and learning-rate search."""
