@@ -93,7 +93,9 @@ def _served(carrier: Transport, folder: Path, say: Say) -> Path:
                 say=say,
             )
             result = run.conducted(carrier)
-        course.end(name, result.to_dict())
+        outcome = result.to_dict()
+        del outcome["run"]  # where this server keeps it
+        course.end(name, outcome)
         accuracy = result.accuracy["client_mean"]
         say(f"{name}: accuracy {accuracy:.4f}, shared {result.shared_digest}")
     course.finish()

@@ -65,8 +65,8 @@ ANSWERS = {
     "silent when all is done": (lambda request, answer: answer(request) and None, "no answer in"),
     "crashed": (lambda request, answer: "ClientApp stopped (8)", "ClientApp stopped"),
     "cut short": (lambda request, answer: answer(request)[:-9], "damaged or foreign"),
-    "nothing": (lambda request, answer: b"", "cut short"),
-    "noise": (lambda request, answer: np.random.default_rng(0).bytes(5000), "not written by"),
+    "nothing": (lambda request, answer: b"", "truncated"),
+    "noise": (lambda request, answer: np.random.default_rng(0).bytes(5000), "not a fedgram file"),
     "too large": (padded, "more than any can have"),
     "replayed": (another_request, "an answer to another request"),
     "another name": (changed(client="c0"), "it calls itself 'c0'"),
@@ -254,7 +254,7 @@ def test_two_servers_do_not_work_in_one_folder(tmp_path):
     carrier = StandIn(offices(config, tmp_path / "sites"))
     with (
         alone(folder, StandIn({})),
-        pytest.raises(FederationError, match="another server works there"),
+        pytest.raises(FederationError, match="another server is using this folder"),
     ):
         run_federation(carrier, folder, print)
     assert carrier.sent == []

@@ -109,7 +109,7 @@ def renamed(site, names):
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        (tuple(f"digit {n}" for n in range(10)), "one side names its classes"),
+        (tuple(f"digit {n}" for n in range(10)), "one site has class names"),
         (tuple(f"{n} " if n == 4 else str(n) for n in range(10)), "differ only in case or spaces"),
     ],
 )

@@ -154,9 +154,9 @@ def told(change):
 
 
 BAD = {
-    "keys that are none": ("keys", lambda v: replace(v, mask="what?"), "damaged"),
+    "keys that are none": ("keys", lambda v: replace(v, mask="what?"), "not hexadecimal"),
     "a key of zeros": ("keys", lambda v: replace(v, mask="00" * 32), "public key is invalid"),
-    "a stamp that is none": ("keys", lambda v: replace(v, stamp=5), "damaged"),
+    "a stamp that is none": ("keys", lambda v: replace(v, stamp=5), "not hexadecimal"),
     "keys of another": ("keys", lambda v: replace(v, name="c00"), "no answer to keys"),
     "shares for strangers": (
         "shares",
@@ -167,7 +167,7 @@ BAD = {
     "letters that are none": (
         "shares",
         lambda v: replace(v, sealed=dict.fromkeys(v.sealed, "no")),
-        "damaged",
+        "not hexadecimal",
     ),
     "another layout": ("masked", lambda v: replace(v, layout={}), "of another form"),
     "another length": ("masked", lambda v: replace(v, vector=v.vector[1:]), "does not fit"),
@@ -203,7 +203,7 @@ def test_a_letter_that_cannot_be_opened_ends_the_sum_and_reveals_nothing(tmp_pat
     with pytest.raises(FederationError, match="sites answered and 5 are needed"):
         remote.sum()
     assert not any(isinstance(message, Reveal) for message in remote.view)
-    assert sum("of client c02: a sealed share was changed" in text for _, text in remote.notes) == 5
+    assert sum("an encrypted share was changed" in text for _, text in remote.notes) == 5
 
 
 # What a site says, it says once.
@@ -255,7 +255,7 @@ def test_rounds_are_answered_in_order_and_sessions_not_mixed(tmp_path):
     _, keys = asked(tmp_path, "keys", SessionStart(session="ab" * 32))
     assert isinstance(keys, Answer)
     for what in ("masked", "reveal"):
-        assert "out of turn" in asked(tmp_path, what, SealedShares(sealed={}))[1].text
+        assert "out of order" in asked(tmp_path, what, SealedShares(sealed={}))[1].text
     roster = Roster(session="cd" * 32, threshold=3, members=(keys.value,) * 3)
     assert isinstance(asked(tmp_path, "shares", roster)[1], Refusal)
     assert isinstance(
