@@ -217,7 +217,7 @@ def test_some_clients_judge_for_all():
     assert asked["statistics"] == 12
     assert len(tuned_settings(result.shared).notes["judges"]) == 6
     few = run(create_method("auto", {**LOW, "judges": 1}), everybody)
-    assert next(a.clients for a in few.asks if a.step == "left_out") == 4  # at least
+    assert next(a.clients for a in few.record.exchanges if a.step == "left_out") == 4  # at least
     for judges in (0, samples):
         every = run(create_method("auto", {**LOW, "judges": judges}), everybody)
         assert next(a.clients for a in every.asks if a.step == "left_out") == 12

@@ -211,7 +211,7 @@ def test_counts_are_read_off_the_constant():
     other = samples.features.values.copy()
     other[:, -1] = np.arange(len(other)) % 5
     broken = Samples(Features(other, samples.features.space), samples.labels)
-    with pytest.raises(MismatchError, match="not constant"):
+    with pytest.raises(MismatchError, match="expected a constant"):
         class_counts(Statistics.of(broken.features, broken.labels))
 
 

@@ -55,6 +55,11 @@ def load_dataset(source: str) -> Dataset:
         folder with the python files of CIFAR. Relative paths are tried as given, then below the
         folder in the environment variable ``FEDGRAM_DATA``. The features of images are their
         pixels.
+
+    Examples
+    --------
+    >>> len(load_dataset("digits"))
+    1797
     """
     if source.startswith(f"{synthetic.NAME}:"):
         return to_dataset(synthetic.read(source).arrays(), source)

@@ -93,6 +93,8 @@ def timeless(plain):
 
     Bytes go with them, for times are told in digits.
     """
+    if isinstance(plain, list):
+        return [timeless(value) for value in plain]
     if not isinstance(plain, dict):
         return plain
     spent = {"seconds", "flops", "bytes", "bytes_up"}
