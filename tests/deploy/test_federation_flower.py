@@ -18,13 +18,13 @@ from federation_support import project, served
 
 from fedgram.deploy.folders import Project, create
 from fedgram.deploy.keys import make_keys
-from fedgram.deploy.operator import answers, latest, register, start_site, start_superlink
+from fedgram.deploy.operator import answers, latest, register, start_site
 from fedgram.deploy.processes import Processes, free_ports
 from fedgram.errors import FederationError
 from fedgram.experiments.reader import read_runs
 from fedgram.runtime.processes import VARIABLE
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower programs")]
 ROOT = Path(__file__).parents[2]
 DEADLINE = 900
 
@@ -109,36 +109,31 @@ def test_the_separate_commands_of_real_sites_end_where_one_process_does(tmp_path
     assert mentioning(str(tmp_path / "real")) == []
 
 
+def study(folder):
+    """Return a federation of three sites, with keys, that waits for them but a moment."""
+    return project(folder / "study", "federation.wait=5", sites=("north", "west", "south"))
+
+
 @pytest.fixture
 def federation(tmp_path):
-    """Return a federation of three sites, with keys, that waits for them but a moment."""
-    return project(tmp_path / "study", "federation.wait=5", sites=("north", "west", "south"))
+    return study(tmp_path)
 
 
-def test_a_run_that_fails_says_why_and_goes_on_when_the_sites_are_there(federation):
-    with served(federation) as (operator, processes):
-        failed = command("federation", "run", federation.folder, check=False)
-        assert failed.returncode == FederationError.exit_code
-        (line,) = failed.stderr.splitlines()
-        assert re.match(r"fedgram: error: the run failed \(.*3.*\); see .*run\.log$", line)
-        for site in federation.sites:
-            start_site(site, processes)
-        settings = federation.settings.read_text(encoding="utf-8")
-        patient = settings.replace("wait = 5.0", f"wait = {DEADLINE}.0")
-        assert patient != settings
-        federation.settings.write_text(patient, encoding="utf-8")
-        command("federation", "run", federation.folder)
-        assert [run["method"] for run in read_runs([latest(federation.server)])] == ["afl"]
-        register(operator, lambda said: pytest.fail(said) if "as node" in said else None)
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """A federation whose server runs, for tests that do it no harm; its sites are not there."""
+    made = study(tmp_path_factory.mktemp("running"))
+    with served(made) as (operator, processes):
+        yield made, operator, processes
 
 
-def test_strangers_are_refused(federation, tmp_path):
+def test_strangers_are_refused(running, tmp_path):
     """A site whose key nobody registered, and a site that trusts another authority."""
+    federation, _, _ = running
     other = create(tmp_path / "other", sites=["east"], methods=["afl"])
     make_keys(other)
     east = other.site("east")
-    with Processes(federation.logs) as processes:
-        start_superlink(federation, processes)
+    with Processes(tmp_path / "logs") as processes:
         east.root.write_bytes((federation.server / "ca.crt").read_bytes())
         unknown = start_site(east, processes, server=federation.address)
         refused = "Failed to activate SuperNode"
@@ -150,6 +145,23 @@ def test_strangers_are_refused(federation, tmp_path):
         assert refused in unknown.log.read_text()
         with pytest.raises(FederationError, match="not this federation's"):
             answers(federation.address, other.server / "ca.crt")
+
+
+def test_a_run_that_fails_says_why_and_goes_on_when_the_sites_are_there(running):
+    federation, operator, processes = running
+    failed = command("federation", "run", federation.folder, check=False)
+    assert failed.returncode == FederationError.exit_code
+    (line,) = failed.stderr.splitlines()
+    assert re.match(r"fedgram: error: the run failed \(.*3.*\); see .*run\.log$", line)
+    for site in federation.sites:
+        start_site(site, processes)
+    settings = federation.settings.read_text(encoding="utf-8")
+    patient = settings.replace("wait = 5.0", f"wait = {DEADLINE}.0")
+    assert patient != settings
+    federation.settings.write_text(patient, encoding="utf-8")
+    command("federation", "run", federation.folder)
+    assert [run["method"] for run in read_runs([latest(federation.server)])] == ["afl"]
+    register(operator, lambda said: pytest.fail(said) if "as node" in said else None)
 
 
 def test_a_server_that_is_interrupted_takes_everything_with_it(federation):

@@ -28,7 +28,7 @@ from fedgram.experiments.record import read_lines
 from fedgram.ledger.folder import Ledgers
 from fedgram.runtime.toml import written
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("flower faults")]
 DEADLINE = 900
 SITES = ("north", "west", "south")
 

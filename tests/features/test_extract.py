@@ -105,6 +105,7 @@ def test_a_changed_image_is_made_anew(photos, tmp_path):
     assert backbone.seen == extract.PART
 
 
+@pytest.mark.xdist_group("kills")
 @pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.faults)])
 def test_a_killed_process_loses_at_most_a_part(photos, tmp_path, kills):
     script = (

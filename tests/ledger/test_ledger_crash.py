@@ -37,7 +37,10 @@ FEW, MANY = 30, 200  # kills; many where faults are asked for
 WIDTH = 200  # a contribution of 80 kB, so that writing takes a moment
 SEED = 20
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL"),
+    pytest.mark.xdist_group("kills"),
+]
 
 
 class Workers:

@@ -15,7 +15,10 @@ from fedgram.deploy.membership import Membership
 from fedgram.errors import FedgramError
 from fedgram.experiments.record import read_lines
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills need fork")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="kills need fork"),
+    pytest.mark.xdist_group("kills"),
+]
 SHORT = {"rounds": 2, "epochs": 1, "rate": 0.1}
 CASES = {
     "apfl": {},

@@ -323,6 +323,7 @@ def undisturbed(gated, tmp_path_factory):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+@pytest.mark.xdist_group("kills")
 @pytest.mark.parametrize(
     "sent", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.faults)]
 )
