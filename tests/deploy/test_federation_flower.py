@@ -173,7 +173,7 @@ def test_a_server_that_is_interrupted_takes_everything_with_it(federation):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as on a terminal
     )
     with server:
-        assert "the server is running" in server.stdout.readline()
+        assert "the server is up" in server.stdout.readline()
         assert len(mentioning(str(federation.folder))) >= 2
         server.send_signal(signal.SIGINT)
         server.stdout.read()

@@ -150,7 +150,7 @@ def server(folder: Path) -> None:
     project = Project.open(folder)
     with Processes(project.logs) as processes:
         child = start_superlink(project, processes)
-        click.echo(f"{project.address}: the server is running; stop it with Ctrl-C")
+        click.echo(f"{project.address}: the server is up; stop it with Ctrl-C")
         _stay(child)
 
 

@@ -103,7 +103,8 @@ class Processes:
         with _signals_ignored():
             self.stop()
             if self._watch is not None and self._watch.stdin is not None:
-                self._watch.stdin.close()
+                with suppress(OSError):  # the watch may have been killed
+                    self._watch.stdin.close()
                 self._watch.wait()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
