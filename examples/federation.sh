@@ -20,9 +20,9 @@ import fedgram as fg
 import numpy as np
 from fedgram.data.partition import fixed_split
 
-digits, plan = fg.load("digits"), fg.Plan(clients=3)
+digits, plan = fg.load_dataset("digits"), fg.PartitionPlan(clients=3)
 split = fixed_split(digits, plan)
-for name, share in zip(("north", "west", "south"), fg.deal(digits, plan)):
+for name, share in zip(("north", "west", "south"), fg.partition(digits, plan)):
     mine = np.concatenate([share.train, share.test])
     np.savez(f"{name}.npz", x=digits.x[mine], y=digits.y[mine], split=split[mine],
              classes=digits.classes)
