@@ -220,7 +220,7 @@ def test_some_clients_judge_for_all():
     assert next(a.clients for a in few.record.exchanges if a.step == "left_out") == 4  # at least
     for judges in (0, samples):
         every = run(create_method("auto", {**LOW, "judges": judges}), everybody)
-        assert next(a.clients for a in every.asks if a.step == "left_out") == 12
+        assert next(a.clients for a in every.record.exchanges if a.step == "left_out") == 12
         assert tuned_settings(every.shared).notes["judges"] == "all"
 
 
