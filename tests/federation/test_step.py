@@ -20,7 +20,9 @@ def test_every_method_declares_steps_and_only_functions_of_a_client(name):
     assert not {"fit", "personalize", "settings", "shortened"} & set(declared)
 
 
-@pytest.mark.parametrize("other", ["rows", "descend", "descent", "train", "begin", "participants", "fit"])
+@pytest.mark.parametrize(
+    "other", ["rows", "descend", "descent", "train", "begin", "participants", "fit"]
+)
 def test_what_reads_the_samples_and_is_not_declared_is_refused(other):
     method = create_method("fedavg")
     assert callable(getattr(method, other, None)) or other == "descend"
