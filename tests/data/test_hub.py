@@ -248,14 +248,14 @@ def changed(case):
     ("case", "columns", "message"),
     [
         ("column", Columns(label="lable"), "column 'lable' is missing; did you mean 'label'"),
-        ("several", Columns(), "photo, other hold images; name one with --image"),
+        ("several", Columns(), "photo, other contain images; select one with --image"),
         ("no images", Columns(image="site"), "'site' does not contain images"),
-        ("no texts", Columns(text="photo"), "'photo' does not hold texts"),
+        ("no texts", Columns(text="photo"), "'photo' does not contain texts"),
         ("both", Columns(text="site", image="photo"), "got both"),
         ("split", Columns(text="text"), "expected one of .*, got 'unsupervised'; save"),
         ("columns", Columns(text="text"), "the splits have different columns"),
-        ("gap", Columns(text="text"), r"\[1\] has no 'label'; remove such rows"),
-        ("unlabelled", Columns(text="text"), r"test\[1\] has no 'label'"),
+        ("gap", Columns(text="text"), r"\[1\]: 'label' is missing; remove such rows"),
+        ("unlabelled", Columns(text="text"), r"test\[1\]: 'label' is missing"),
         ("words", Columns(), "a feature is not a number .*--text"),
         ("nothing", Columns(), "no feature columns"),
         ("column split", Columns(text="text"), r"\[0\]: split: expected one of"),
@@ -286,7 +286,7 @@ def test_of_several_images_one_is_chosen(tmp_path):
     [
         ("hf:", "write hf:NAME"),
         ("hf:@large", "write hf:NAME"),
-        ("hf:somebody/nothing", r"cannot be loaded .*; connect once, or name a folder"),
+        ("hf:somebody/nothing", r"cannot be loaded .*; connect once, or use a folder"),
     ],
 )
 def test_data_sets_that_are_not_there_are_refused(source, message):

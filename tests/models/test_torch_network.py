@@ -337,7 +337,7 @@ def test_methods_of_one_hidden_layer_say_so(name):
 
 def test_vectors_have_no_convolutions():
     method = dataclasses.replace(short("fedavg"), image=())
-    with pytest.raises(ConfigError, match="needs images"):
+    with pytest.raises(ConfigError, match="expected images, got vectors"):
         run(method, everybody())
 
 
