@@ -70,7 +70,7 @@ def in_process():
 
 def digest(folder):
     (run,) = read_runs([folder])
-    return run["shared_digest"]
+    return run.to_dict()["shared_digest"]
 
 
 def test_what_is_told_of_federations_works_and_ends_where_one_process_does(tmp_path, in_process):
@@ -160,7 +160,7 @@ def test_a_run_that_fails_says_why_and_goes_on_when_the_sites_are_there(running)
     assert patient != settings
     federation.settings.write_text(patient, encoding="utf-8")
     command("federation", "run", federation.folder)
-    assert [run["method"] for run in read_runs([latest(federation.server)])] == ["afl"]
+    assert [run.method for run in read_runs([latest(federation.server)])] == ["afl"]
     register(operator, lambda said: pytest.fail(said) if "as node" in said else None)
 
 
