@@ -6,7 +6,6 @@ import hashlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from fedgram.core.codec import load, save
@@ -30,12 +29,7 @@ class DiskStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
     def __setitem__(self, name: str, value: Any) -> None:

@@ -46,9 +46,25 @@ class Blend:
         return self.first(features) + self.balance * self.second(features)
 
 
+class _Adjusted:
+    """What a model made of one other model takes over from that model."""
+
+    model: Classifier
+
+    @property
+    def space(self) -> Space:
+        """The feature space of the model."""
+        return self.model.space
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class list, in the order of the scores."""
+        return self.model.classes
+
+
 @codec.register("Restricted/1", fields={"allowed": "present"})
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ClassMasked:
+class ClassMasked(_Adjusted):
     """A model whose predictions are restricted to the allowed classes: they get higher scores.
 
     Examples
@@ -62,16 +78,6 @@ class ClassMasked:
     model: Classifier
     allowed: Array
 
-    @property
-    def space(self) -> Space:
-        """The feature space of the model."""
-        return self.model.space
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The class list, in the order of the scores."""
-        return self.model.classes
-
     def __call__(self, features: Features) -> Floats:
         scores = self.model(features)
         if self.allowed.any():
@@ -82,7 +88,7 @@ class ClassMasked:
 
 @codec.register("Shifted/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Shifted:
+class Shifted(_Adjusted):
     """A model with a constant added to the scores of each class, such as a log class prior.
 
     Examples
@@ -95,16 +101,6 @@ class Shifted:
 
     model: Classifier
     shift: Floats
-
-    @property
-    def space(self) -> Space:
-        """The feature space of the model."""
-        return self.model.space
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The class list, in the order of the scores."""
-        return self.model.classes
 
     def __call__(self, features: Features) -> Floats:
         return self.model(features) + self.shift
