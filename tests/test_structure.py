@@ -27,10 +27,6 @@ def doubled(sources):
     return {name: found for name, found in places.items() if len(found) > 1}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="features/backbones/efficientnet.py has a Features, as core/samples.py",
-)
 def test_no_class_name_stands_for_two_classes():
     paths = SOURCE.rglob("*.py")
     assert doubled({str(p.relative_to(SOURCE)): p.read_text("utf-8") for p in paths}) == {}

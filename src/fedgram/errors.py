@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Self
 
 
 class FedgramError(Exception):
     """Any error of fedgram's own.
 
     ``exit_code`` is the status with which the command line ends when the error reaches it.
+
+    Examples
+    --------
+    >>> error = RowError("row 3: not a number", row=3).with_context("client north")
+    >>> type(error).__name__, str(error), error.row
+    ('RowError', 'client north: row 3: not a number', 3)
     """
 
     exit_code = 1
+
+    def with_context(self, text: str) -> Self:
+        """Return the same error with `text` before its message, whatever its constructor takes."""
+        error = type(self).__new__(type(self), f"{text}: {self}")
+        error.__dict__.update(self.__dict__)
+        return error
 
 
 class ConfigError(FedgramError):
@@ -89,7 +102,7 @@ class FederationError(FedgramError):
 
 @contextlib.contextmanager
 def at_client(name: str, step: str) -> Iterator[None]:
-    """Let an error of the body say at which client it happened, and in which step.
+    """Add to an error of the body the client and the step in which it occurred.
 
     Examples
     --------
@@ -102,7 +115,7 @@ def at_client(name: str, step: str) -> Iterator[None]:
     try:
         yield
     except FedgramError as error:
-        raise type(error)(f"client {name}: {error}") from error
+        raise error.with_context(f"client {name}") from error
     except Exception as error:
         error.add_note(f"at client {name}, in {step}")
         raise

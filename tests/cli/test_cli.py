@@ -90,7 +90,13 @@ def test_without_arguments_a_table_of_the_default_methods_fits_80_columns():
         assert all(0 <= float(cell) <= 100 for cell in row[1:6])
 
 
-@pytest.mark.parametrize("name", names())
+LONGEST = sorted(names(), key=len)[-3:]  # a shorter name needs no wider column
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in LONGEST else pytest.param(name, marks=pytest.mark.wide) for name in names()],
+)
 def test_the_name_of_no_method_is_wrapped_at_80_columns(name):
     rows = table(cli("run", "-m", name, *SMALL, *FEW_ROUNDS).stdout)
     assert [row[0] for row in rows] == [name]
@@ -136,7 +142,7 @@ def test_a_table_without_test_samples_is_printed_all_the_same():
 
 def test_held_out_clients_are_told_of_below_the_table():
     done = cli("run", "-m", "afl", *SMALL, "-s", "data.holdout_clients=1")
-    assert "afl: 1 clients held out of training reach a client mean of" in done.stdout
+    assert "afl: 1 client held out of training, client mean" in done.stdout
 
 
 def test_settings_come_from_a_file_and_from_the_command_line(tmp_path):
@@ -266,7 +272,7 @@ def test_the_search_for_a_rate_is_printed_recorded_and_reported(tmp_path):
     assert len(search["pilots"]) > 1
     page = report_page(read_runs([tmp_path]))
     for pilot in search["pilots"]:
-        assert f"rate {pilot['rate']:g} {pilot['outcome']}" in shown
+        assert f"rate {pilot['rate']:g}: {pilot['outcome']}" in shown
         assert f"{pilot['rate']:g}: {pilot['outcome']}" in page
     (given,) = json.loads(cli(*short, "-s", "every.rate=0.1", "--json").stdout)["runs"]
     assert given["rate_search"] is None
@@ -284,7 +290,7 @@ def test_a_round_that_was_chosen_before_the_last_is_told():
     assert result["chosen"] < result["rounds"] == 6
     shown = cli(*arguments).stdout
     last = 100 * result["last"]["accuracy"]["client_mean"]
-    note = f"fedavg: round {result['chosen']} of 6, chosen on validation samples; the last round"
+    note = f"fedavg: round {result['chosen']} of 6, the best on validation samples; client mean of"
     assert note in " ".join(shown.split())
     assert f"{last:.1f} %" in shown
 

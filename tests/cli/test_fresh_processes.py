@@ -15,17 +15,7 @@ STORED = Path(__file__).parents[1] / "stored"
 DATA, OWN = STORED / "data.npz", STORED / "north.npz"
 SHORT = ("rounds=1", "epochs=1", "rate=0.1", "blocks=1", "width=8", "exchanges=2")
 # One of each family: what it shares is of another type.
-FAMILIES = (
-    "afl",
-    "auto",
-    "logistic",
-    "fedavg",
-    "fedacnnl",
-    "deepafl",
-    "lda",
-    "closed-ditto",
-    "pfedacnnl",
-)
+FAMILIES = ("afl", "auto", "logistic", "fedavg", "fedacnnl", "deepafl", "lda", "pfedacnnl")
 SHARES_NOTHING = {"local"}
 # What they share is a network without a head: heads are the clients' own.
 SHARES_NO_PREDICTOR = {"fedas", "fedpcl", "fedrep", "local"}

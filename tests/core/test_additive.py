@@ -1,6 +1,6 @@
 """Values that add and subtract, field by field."""
 
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from fedgram import Additive
 from fedgram.core.additive import schema_field
-from fedgram.errors import MismatchError
+from fedgram.core.quadratic import Quadratic
+from fedgram.core.samples import Labels, Space
+from fedgram.core.statistics import Statistics
+from fedgram.core.tally import Tally
+from fedgram.core.weighted import Weighted
+from fedgram.data.tabular.moments import Moments
+from fedgram.errors import DataError, MismatchError
+from fedgram.features.grid import Grid
+from fedgram.federation.scoring import ScoreSums
+from fedgram.training.pilots import Loss
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -125,3 +134,78 @@ def test_arrays_of_another_shape_are_refused_and_never_stretched():
         _ = purse(1, 2, 3) + Purse(coins=1, notes=np.array([5]), currency="EUR")
     with pytest.raises(MismatchError, match="notes"):
         _ = purse(1, 2, 3) - purse(1, 2, 3, 4)
+
+
+# Fields and validation
+
+
+def test_fields_are_summed_or_of_the_schema():
+    assert Purse.summed_fields() == ("coins", "notes")
+    assert Purse.schema_fields() == ("currency",)
+    with pytest.raises(MismatchError, match="currency differs"):
+        purse(1).require_same_schema(purse(1, currency="SEK"))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Limited(Additive):
+    coins: int = 0
+
+    def validate(self, sites=1):
+        if not 0 <= self.coins <= 100 // sites:
+            raise DataError("coins: expected 0 to 100 in the total")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pair(Additive):
+    left: Limited = field(default_factory=Limited)
+    right: Limited = field(default_factory=Limited)
+    name: str = schema_field(default="")
+
+
+def test_a_value_validates_the_values_in_its_fields():
+    Pair(left=Limited(coins=50)).validate(sites=2)
+    for bad in (Pair(left=Limited(coins=51)), Pair(right=Limited(coins=-1))):
+        with pytest.raises(DataError, match="coins"):
+            bad.validate(sites=2)
+
+
+IMPOSSIBLE = {
+    "Statistics": Statistics(
+        count=1,
+        gram=np.array([-1]),
+        moment=np.zeros((1, 1), np.int64),
+        space=Space(width=1, bound=9),
+        classes=("a",),
+    ),
+    "Weighted": Weighted(weight=np.array([-1]), places=24),
+    "Tally": Tally(clients=2),
+    "Loss": Loss(samples=1, total=-1),
+    "ScoreSums": ScoreSums(tally=Tally(clients=2)),
+    "Quadratic": Quadratic(terms=Weighted(weight=np.array([-1]), places=54)),
+    "Moments": Moments(
+        count=np.array([1]),
+        total=np.array([3]),
+        squares=np.array([9]),
+        columns=("age",),
+        levels=(2,),
+        schema="of this test",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_an_impossible_value_is_refused_by_its_own_validate(name):
+    with pytest.raises(DataError):
+        IMPOSSIBLE[name].validate()
+
+
+def test_class_sums_are_validated_only_where_targets_are_the_classes():
+    rows = Grid()(np.array([[1.0, 2.0], [-2.0, 0.5]]))
+    honest = Statistics.of(rows, Labels(np.array([0, 1]), ("a", "b")))
+    honest.validate_class_sums(honest, honest.classes)
+    moment = honest.moment.copy()
+    moment[0, 0] += 1
+    bad = replace(honest, moment=moment)
+    bad.validate_class_sums(honest, ("channel 0", "channel 1"))
+    with pytest.raises(DataError, match="differs from the class sums"):
+        bad.validate_class_sums(honest, honest.classes)

@@ -4,6 +4,8 @@ import contextlib
 import gc
 import json
 import pickle
+import subprocess
+import sys
 import weakref
 from dataclasses import dataclass, replace
 
@@ -18,7 +20,7 @@ from fedgram import Features, Grid, Lift, Linear, Space
 from fedgram.core import codec
 from fedgram.core.codec import decode, digest, encode
 from fedgram.core.disk_store import DiskStore
-from fedgram.errors import DataError, FedgramError
+from fedgram.errors import DataError, FedgramError, UnknownTypeError
 
 
 def crafted(header):
@@ -200,6 +202,88 @@ def test_a_later_format_asks_for_an_upgrade():
 def test_a_sound_message_of_unsound_content_is_refused(skeleton):
     with pytest.raises(FedgramError):
         decode(valued(skeleton))
+
+
+# Decoding costs what the bytes cost.
+
+
+def bomb(skeleton, arrays):
+    """Return a message with a right checksum whose value is the skeleton."""
+    about = codec._about(skeleton, codec._hash(skeleton, arrays))
+    return packed(arrays, metadata={"fedgram": about})
+
+
+def array(dtype="int64", name="0 a"):
+    return {"$": "array", "name": name, "dtype": dtype}
+
+
+BOMBS = {
+    "an array 8,000 times": ([array()] * 8000, np.zeros(1000, np.int8)),
+    "complex256": (array("complex256"), np.zeros(1_000_000, np.int8)),
+    "long texts": (array("S4000"), np.zeros(1_000_000, np.int8)),
+    "objects": (array("O"), np.zeros(10, np.int8)),
+    "dates": (array("M8[s]"), np.zeros(10, np.int64)),
+    "floats of integers": (array("float64"), np.zeros(10, np.int8)),
+    "integers of floats": (array("int64"), np.zeros(10, np.float32)),
+    "narrower than stored": (array("int8"), np.zeros(10, np.int64)),
+    "a type that is no text": (array(["int64"]), np.zeros(10, np.int64)),
+    "an array that no value has": ([], np.zeros(10, np.int8)),
+}
+
+
+@pytest.mark.parametrize(("skeleton", "values"), BOMBS.values(), ids=BOMBS)
+def test_an_array_is_decoded_once_and_in_its_own_type(skeleton, values):
+    with pytest.raises(DataError, match="damaged or foreign content"):
+        decode(bomb(skeleton, {"0 a": values}))
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_deep_nesting_is_refused(kind):
+    def nested(depth):
+        value = 1
+        for _ in range(depth):
+            value = [value] if kind is list else {"$": "dict", "items": {"a": value}}
+        return value
+
+    assert decode(bomb(nested(codec.MOST_DEPTH), {})) is not None
+    with pytest.raises(DataError, match="nested deeper"):
+        decode(bomb(nested(codec.MOST_DEPTH + 1), {}))
+
+
+def test_a_long_header_is_not_parsed(monkeypatch):
+    monkeypatch.setattr(codec, "MOST_TEXT", 200)
+    with pytest.raises(DataError, match="not a fedgram file"):
+        decode(encode(["x" * 300]))
+
+
+def test_a_long_name_is_shown_in_part():
+    with pytest.raises(UnknownTypeError) as error:
+        decode(bomb({"$": "T" * 100_000, "items": {}}, {}))
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+def test_a_bomb_takes_no_memory():
+    """In a process of its own with little memory; without the rule the arrays take 64 GB."""
+    script = """
+import resource, sys
+import numpy as np
+from fedgram.core.codec import decode
+from fedgram.errors import DataError
+data = sys.stdin.buffer.read()
+kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))
+try:
+    decode(data)
+except DataError:
+    more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - kilobytes
+    print("refused", more < 100_000)
+"""
+    data = bomb([array()] * 8000, {"0 a": np.zeros(1_000_000, np.int8)})
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=data, capture_output=True, timeout=60
+    )
+    assert done.stdout.split() == [b"refused", b"True"], done.stderr
 
 
 @pytest.mark.parametrize("header", ["[1]", "3", "null", '"text"', "[" * 100_000, ""])

@@ -23,25 +23,25 @@ def run(tmp_path, nodes, *, clients=3, **rules):
 
 def test_sites_with_their_own_keys_come(tmp_path):
     _, said = run(tmp_path, {"c0": 100, "c1": 101, "c2": 102})
-    assert sum("is here" in line for line in said) == 3
+    assert sum("connected, as node" in line for line in said) == 3
 
 
 def test_a_site_that_is_not_noted_comes_by_its_own_name(tmp_path):
     _, said = run(tmp_path, {"c0": 100})
-    assert sum("is here" in line for line in said) == 3
+    assert sum("connected, as node" in line for line in said) == 3
 
 
 @pytest.mark.parametrize(
     ("nodes", "owner"),
-    [({"c0": 100, "c1": 7}, "nobody who is known"), ({"c0": 100, "other": 101}, "other")],
+    [({"c0": 100, "c1": 7}, "an unknown site"), ({"c0": 100, "other": 101}, "other")],
 )
 def test_a_site_with_anothers_name_is_not_admitted(tmp_path, nodes, owner):
     with pytest.raises(FederationError):
         run(tmp_path, nodes)
     _, said = run(tmp_path, nodes, minimum=2)
-    assert sum("is here" in line for line in said) == 2
+    assert sum("connected, as node" in line for line in said) == 2
     (refused,) = {line for line in said if "not admitted" in line}
-    assert f"it says that it is c1, but its key is that of {owner}" in refused
+    assert f"a node with the name c1 has the key of {owner}" in refused
 
 
 def test_where_keys_are_not_asked_for_nothing_is_noted(tmp_path):

@@ -278,20 +278,20 @@ def test_an_error_in_scoring_names_the_client():
 
 
 def test_unknown_clients_are_refused_by_name():
-    with pytest.raises(ConfigError, match="x, z not in it"):
+    with pytest.raises(ConfigError, match="unknown clients: x, z"):
         federation().sum(statistics, clients=["a", "x", "z"])
 
 
 @pytest.mark.parametrize("verb", ["sum", "gather"])
 def test_an_empty_federation_is_refused(verb):
-    with pytest.raises(ConfigError, match="nobody to ask"):
+    with pytest.raises(ConfigError, match="no clients"):
         getattr(InProcess([]), verb)(statistics)
-    with pytest.raises(ConfigError, match="nobody to ask"):
+    with pytest.raises(ConfigError, match="no clients"):
         getattr(federation(), verb)(statistics, clients=[])
 
 
 def test_a_name_can_be_taken_once_only():
-    with pytest.raises(DataError, match="client a: the name is taken"):
+    with pytest.raises(DataError, match="client a: two clients have this name"):
         federation("aba")
 
 
@@ -459,6 +459,22 @@ def test_whoever_does_not_answer_keeps_the_state_and_catches_up_later():
     assert len(set(asked.values())) > 1
 
 
+def test_contributors_are_the_clients_that_answered_the_last_sum():
+    engine = federation("abcd", dropout=0.5)
+    assert list(engine.contributors) == []
+    found = set()
+    for _ in range(12):
+        total = engine.sum(bigger)
+        found.add(tuple(engine.contributors))
+        assert engine.asks[-1].clients == len(engine.contributors)
+        each = [bigger(Named(name), None).values for name in engine.contributors]
+        assert (total.values == sum(each)).all()
+    assert len(found) > 1
+    engine.sum(bigger, clients="b")
+    dict(engine.gather(bigger))
+    assert engine.contributors == ["b"]
+
+
 def test_nobody_drops_out_of_scoring():
     engine = federation("abcd", dropout=0.9)
     for _ in range(5):
@@ -504,3 +520,30 @@ def test_other_threads_work_is_not_counted():
     thread.start()
     thread.join()
     assert flops.total() == before
+
+
+def test_clients_know_the_last_total_of_each_step():
+    """One who missed the last sum of a step is not in its total."""
+    seen = {}
+
+    def one(client, _):
+        seen[client.id] = client.totals
+        return statistics(client, None)
+
+    def two(client, _):
+        return statistics(client, None)
+
+    engine = federation("abc")
+    engine.sum(one)
+    assert set(seen.values()) == {frozenset()}
+    engine.sum(two, clients=["a", "b"])
+    list(engine.gather(one))
+    assert seen == {"a": {"one", "two"}, "b": {"one", "two"}, "c": {"one"}}
+    engine.sum(two, clients=["c"])
+    engine.sum(one)
+    expected = {"a": {"one"}, "b": {"one"}, "c": {"one", "two"}}
+    assert seen == expected
+    seen.clear()
+    scored = engine.evaluate(lambda site, client, _: seen.update({site.id: client.totals}), None)
+    assert len(list(scored)) == 3
+    assert seen == expected

@@ -48,7 +48,7 @@ def test_secure_sums_change_nothing(name, settings, dropout):
 
 
 def test_gather_is_refused():
-    with pytest.raises(PrivacyError, match="only sums may be asked for"):
+    with pytest.raises(PrivacyError, match="it allows sums only"):
         federation(5).gather(load_of)
     assert federation(5).private
 
@@ -96,6 +96,14 @@ def test_some_of_the_clients_may_be_asked():
     engine = federation(6)
     assert engine.sum(load_of, clients=asked) == total_of(asked)
     assert {ask.clients for ask in engine.asks} == {3}
+
+
+def test_contributors_are_the_clients_whose_masked_values_were_summed():
+    engine = federation(6, threshold=0.5, absent={"masked": ["c01"], "late": ["c03"]})
+    assert list(engine.contributors) == []
+    total = engine.sum(load_of)
+    assert engine.contributors == ["c00", "c02", "c04", "c05"]
+    assert total == total_of(engine.contributors)
 
 
 def test_an_error_at_a_client_names_it():

@@ -75,7 +75,7 @@ GOOD = {"client": "a", "holdout": False, "train": [1, 2], "valid": [0, 0], "test
     ],
 )
 def test_what_is_no_record_of_a_partition_is_refused(content):
-    with pytest.raises(ValueError, match=r"it |client a"):
+    with pytest.raises(ValueError, match=r"it |format .* reads format 1|client a"):
         PartitionSummary.read(content)
     assert PartitionSummary.read({"format": 1, "classes": ["x", "y"], "clients": [GOOD]}).classes
 

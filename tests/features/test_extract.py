@@ -165,7 +165,7 @@ def test_a_second_extraction_says_what_it_took_over(photos, tmp_path):
     command = ["features", str(photos), "-o", str(tmp_path / "f.npz"), "--backbone", "pixels:4"]
     first, second = (CliRunner().invoke(main, command) for _ in range(2))
     assert first.stdout.endswith("f.npz: 150 samples, pixels:4\n")
-    assert second.stdout.endswith("f.npz: 150 samples, pixels:4, 150 of them as they were\n")
+    assert second.stdout.endswith("f.npz: 150 samples, pixels:4, 150 of them unchanged\n")
     assert first.stderr == second.stderr == ""  # no bar where there is no terminal
 
 

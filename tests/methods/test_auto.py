@@ -116,7 +116,7 @@ def question(parts, method, folds_=5):
     more = sum(Statistics.of(Lift(width=20)(s.features), s.labels) for s in parts)
     rng = np.random.default_rng(0)
     return Question(
-        wholes=tuple(NormalEquations(total=t, ridge=resolved("auto", t)) for t in (total, more)),
+        equations=tuple(NormalEquations(total=t, ridge=resolved("auto", t)) for t in (total, more)),
         soft=rng.integers(-9000, 9000, size=(folds_, total.space.width, 10)),
         folds=folds_,
         counts=class_counts(total)[0],
@@ -124,9 +124,9 @@ def question(parts, method, folds_=5):
     )
 
 
-def answered(method, samples, asked, *, counted=True):
-    state = {"in_total": True, "lifted": True} if counted else {}
-    client = Client(id="a", train=samples, valid=samples.take([]), state=state)
+def answered(method, samples, asked, *, in_total=True):
+    totals = frozenset({"statistics", "lifted_statistics"} if in_total else ())
+    client = Client(id="a", train=samples, valid=samples.take([]), totals=totals)
     return client, method.left_out(client, asked)
 
 
@@ -140,7 +140,7 @@ def test_softmax_heads_are_tried_on_samples_that_neither_part_has_seen(number):
     fold = folds(mine, number)
     rows, targets, codes = mine.features.real(), mine.labels.onehot(), mine.labels.codes
     out = np.flatnonzero(fold >= 0)
-    odds = left_out_log_odds(codes, counts_of(mine.labels), asked.counts, 7.0, counted=True)
+    odds = left_out_log_odds(codes, counts_of(mine.labels), asked.counts, 7.0, in_total=True)
     kept = client.state["left_out"]
     assert np.array_equal(kept["codes"], codes[out])
     np.testing.assert_allclose(kept["odds"], odds[out])
@@ -168,16 +168,16 @@ def test_softmax_heads_are_tried_on_samples_that_neither_part_has_seen(number):
     assert judged.squared.weight == len(mine)
 
 
-@pytest.mark.parametrize("counted", [True, False])
-def test_squared_models_are_judged_by_their_left_out_scores(counted):
+@pytest.mark.parametrize("in_total", [True, False])
+def test_squared_models_are_judged_by_their_left_out_scores(in_total):
     mine, others = trainable().take(slice(0, 30)), trainable().take(slice(100, 200))
     method = create_method("auto")
-    asked = question([mine, others] if counted else [others], method)
-    client, judged = answered(method, mine, asked, counted=counted)
+    asked = question([mine, others] if in_total else [others], method)
+    client, judged = answered(method, mine, asked, in_total=in_total)
     codes = mine.labels.codes
-    odds = left_out_log_odds(codes, counts_of(mine.labels), asked.counts, 7.0, counted=counted)
-    plain, _ = method._candidates(asked.wholes)
-    found = list(plain.left_out(mine, counted=counted))
+    odds = left_out_log_odds(codes, counts_of(mine.labels), asked.counts, 7.0, in_total=in_total)
+    plain, _ = method._candidates(asked.equations)
+    found = list(plain.left_out(mine, in_total=in_total))
     assert settings_for(64)[0] == {"family": "ridge"}
     ridge = [mean_loss(s * found[0] + p * odds, codes) for s in SCALES for p in (0, 1)]
     assert judged.squared.mean_loss[: len(ridge)] == pytest.approx(ridge, abs=1e-4)
@@ -186,16 +186,16 @@ def test_squared_models_are_judged_by_their_left_out_scores(counted):
         np.testing.assert_allclose(ours, scores, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("heard", "missed"), [("in_total", 1), ("lifted", 0)])
+@pytest.mark.parametrize(("heard", "missed"), [("statistics", 1), ("lifted_statistics", 0)])
 def test_who_missed_one_of_two_sums_is_taken_out_of_the_other_only(heard, missed):
     mine, others = trainable().take(slice(0, 10)), trainable().take(slice(100, 200))
     method = create_method("auto")
     asked = question([mine, others], method)
-    client = Client(id="a", train=mine, valid=mine.take([]), state={heard: True})
+    client = Client(id="a", train=mine, valid=mine.take([]), totals=frozenset({heard}))
     method.left_out(client, asked)
     expected = []
-    for place, each in enumerate(method._candidates(asked.wholes)):
-        expected += each.left_out(mine, counted=place != missed)
+    for place, each in enumerate(method._candidates(asked.equations)):
+        expected += each.left_out(mine, in_total=place != missed)
     kept = client.state["left_out"]["scores"][len(STRENGTHS) :]
     for ours, theirs in zip(kept, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
@@ -232,13 +232,13 @@ def test_the_pool_is_no_worse_than_each_part_alone(monkeypatch, dirichlet):
     """In the log-loss of left-out samples, but for what a dropped term may cost."""
     seen = []
 
-    def watched(ask, start):
+    def watched(ask, start, own):
         def noted(weights):
             sums = ask(weights)
             seen.append((weights, sums))
             return sums
 
-        return kept(noted, start)
+        return kept(noted, start, own=own)
 
     kept, alone = auto.likeliest_weights, auto._alone
     parts = []
@@ -247,7 +247,7 @@ def test_the_pool_is_no_worse_than_each_part_alone(monkeypatch, dirichlet):
     result = run(create_method("auto"), partitioned(clients=6, dirichlet=dirichlet))
     final = tuned_settings(result.shared).notes["log_loss"]
     count = seen[-1][1].weight
-    assert len(parts) == 3
+    assert len(parts) == 4
     for each in parts:
         assert final <= each.sums.mean_loss + 3 / count
     assert final == pytest.approx(seen[-1][1].mean_loss)
@@ -299,7 +299,9 @@ def test_skewed_labels_call_for_the_class_prior():
     skewed = tuned_settings(
         run(create_method("auto", LOW), partitioned(clients=6, dirichlet=0.1)).shared
     )
-    assert skewed.setting["prior"] > 0.5
+    own = any(part["family"] == "local" for part in skewed.setting["parts"])
+    # A head of own samples alone has learned the client's class mix too.
+    assert skewed.setting["prior"] > (0.25 if own else 0.5)
     assert "class prior x" in skewed.description
     alike = tuned_settings(
         run(create_method("auto", LOW), partitioned(clients=6, partition="iid")).shared
@@ -343,7 +345,7 @@ def test_it_says_what_is_pooled_with_which_weights(tmp_path):
     made = CliRunner().invoke(main, ["report", str(tmp_path), "-o", str(tmp_path / "r.html")])
     assert made.exit_code == 0, made.output
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "Settings that chose themselves" in page
+    assert "Chosen settings" in page
     assert words in page
 
 
@@ -373,6 +375,14 @@ def test_late_clients_get_a_model():
     parts = {name: trainable().take(slice(k, None, 4)) for k, name in enumerate("abcd")}
     result = run(create_method("auto", LOW), federated(parts, holdout="d"))
     assert result.holdout.accuracy["client_mean"] > 0.9
+
+
+def test_classes_that_count_alike_leave_own_heads_out():
+    federated = partitioned(clients=6, dirichlet=0.1)
+    for alike in (False, True):
+        method = create_method("auto", {"classes_alike": alike, **LOW})
+        tried = tuned_settings(run(method, federated).shared).left_out_accuracy
+        assert any("own head" in words for words in tried) != alike
 
 
 @pytest.mark.parametrize("alike", [False, True])
@@ -486,8 +496,8 @@ def test_where_classes_count_alike_every_sample_of_a_rare_one_is_judged_more():
     assert np.ptp(odds, axis=0).max() == 0
     shares = np.maximum(asked.counts, 0.5) / asked.counts.sum()
     np.testing.assert_allclose(odds[0], -np.log(shares))
-    plain, _ = method._candidates(asked.wholes)
-    first = next(iter(plain.left_out(mine, counted=True)))
+    plain, _ = method._candidates(asked.equations)
+    first = next(iter(plain.left_out(mine, in_total=True)))
     expected = LikelihoodSums.of([SCALES[0] * first], mine.labels.codes, often)
     assert judged.squared.loss[0] == pytest.approx(int(expected.loss[0]), rel=1e-5)
 

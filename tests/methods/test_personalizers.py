@@ -195,11 +195,11 @@ def test_odds_are_finite_whatever_is_missing():
 def test_odds_without_a_sample_are_those_never_counted():
     codes = np.array([0, 0, 2, 1])
     own, others = np.bincount(codes, minlength=4).astype(float), np.array([5.0, 0.0, 3.0, 1.0])
-    rows = left_out_log_odds(codes, own, own + others, 1.0, counted=True)
+    rows = left_out_log_odds(codes, own, own + others, 1.0, in_total=True)
     for i in range(len(codes)):
         rest = np.bincount(np.delete(codes, i), minlength=4).astype(float)
         assert close(rows[i], log_odds(rest, rest + others, 1.0))
-    rows = left_out_log_odds(codes, own, others, 1.0, counted=False)
+    rows = left_out_log_odds(codes, own, others, 1.0, in_total=False)
     assert close(rows[1], log_odds(own - [1, 0, 0, 0], others, 1.0))
 
 

@@ -261,7 +261,7 @@ def test_every_method_repeats_with_any_number_of_workers(name):
     [
         laws.personalizing_changes_nothing,
         laws.tiny_and_one_sided_clients_work,
-        laws.late_clients_get_a_model_and_change_nobody_elses,
+        laws.late_clients_get_a_model_and_change_no_other,
     ],
     ids=lambda law: law.__name__,
 )

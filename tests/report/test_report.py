@@ -15,7 +15,7 @@ from fedgram.errors import DataError
 from fedgram.experiments.config import read as read_config
 from fedgram.experiments.reader import read_runs
 from fedgram.experiments.seeds import chosen_at, mean_and_std, mean_curve
-from fedgram.report.groups import settings
+from fedgram.report.groups import comparisons
 from fedgram.report.page import page
 from fedgram.report.reproduce import recipes
 
@@ -75,8 +75,8 @@ def test_runs_that_differ_in_seed_alone_are_one_row_with_mean_and_deviation(tmp_
     for seed, accuracy in enumerate(reached):
         clients = dict.fromkeys(["a", "b"], accuracy)
         write_run(tmp_path / f"{seed}", "afl", seed=seed, clients=clients)
-    (setting,) = settings(read_runs([tmp_path]))
-    (row,) = setting.rows
+    (comparison,) = comparisons(read_runs([tmp_path]))
+    (row,) = comparison.rows
     assert row.label == "afl"
     assert row.score("client_mean") == pytest.approx((sum(reached) / 3, stdev(reached)))
     (shown,) = table(page(read_runs([tmp_path])))
@@ -100,8 +100,8 @@ def test_a_single_run_has_no_deviation(tmp_path):
 def test_runs_on_other_data_or_dealt_in_another_way_get_a_section_of_their_own(tmp_path):
     write_run(tmp_path / "a", data={**DATA, "dirichlet": 0.1})
     write_run(tmp_path / "b", data={**DATA, "dirichlet": 1.0})
-    found = settings(read_runs([tmp_path]))
-    assert [setting.data["dirichlet"] for setting in found] == [0.1, 1.0]
+    found = comparisons(read_runs([tmp_path]))
+    assert [comparison.data["dirichlet"] for comparison in found] == [0.1, 1.0]
     content = page(read_runs([tmp_path]))
     assert content.count("<section") == 2
     assert "toy, 2 clients, dirichlet 1.0" in content
@@ -111,26 +111,26 @@ def test_runs_with_other_parameters_are_rows_that_say_which(tmp_path):
     write_run(tmp_path / "a", "afl", parameters={"ridge": 1.0, "width": 8})
     write_run(tmp_path / "b", "afl", parameters={"ridge": 2.0, "width": 8})
     write_run(tmp_path / "c", "local", parameters={"ridge": 3.0})
-    (setting,) = settings(read_runs([tmp_path]))
-    assert [row.label for row in setting.rows] == ["afl (ridge 1.0)", "afl (ridge 2.0)", "local"]
+    (comparison,) = comparisons(read_runs([tmp_path]))
+    assert [row.label for row in comparison.rows] == ["afl (ridge 1.0)", "afl (ridge 2.0)", "local"]
 
 
 def test_a_run_given_twice_counts_once_and_one_with_the_same_seeds_is_left_out(tmp_path):
     write_run(tmp_path / "a", clients={"a": 0.5})
     write_run(tmp_path / "b", clients={"a": 0.7})
     assert len(read_runs([tmp_path, tmp_path / "a", tmp_path / "." / "a"])) == 2
-    (setting,) = settings(read_runs([tmp_path]))
-    assert setting.repeats == 1
-    assert setting.rows[0].score("client_mean") == (0.5, None)
-    assert "1 runs with the seeds of another are left out" in page(read_runs([tmp_path]))
+    (comparison,) = comparisons(read_runs([tmp_path]))
+    assert comparison.repeats == 1
+    assert comparison.rows[0].score("client_mean") == (0.5, None)
+    assert "1 runs with the same seeds as another run are left out" in page(read_runs([tmp_path]))
 
 
 def test_rows_come_in_the_order_the_methods_were_run_in(tmp_path):
     methods = ["local", "central", "afl"]
     for name in methods:
         write_run(tmp_path / name, name, methods=methods)
-    (setting,) = settings(read_runs([tmp_path]))
-    assert [row.label for row in setting.rows] == methods
+    (comparison,) = comparisons(read_runs([tmp_path]))
+    assert [row.label for row in comparison.rows] == methods
 
 
 # The tables
@@ -155,8 +155,8 @@ def test_who_gains_over_training_alone_is_counted_on_the_same_samples(tmp_path):
     rows = {row["method"]: row for row in table(page(read_runs([tmp_path])))}
     assert rows["afl"]["better / worse"] == "38 / 12"
     assert rows["local"]["better / worse"] == "-"
-    (setting,) = settings(read_runs([tmp_path]))
-    named = [pair.client for pair in setting.pairs(setting.rows[0])]
+    (comparison,) = comparisons(read_runs([tmp_path]))
+    named = [pair.client for pair in comparison.pairs(comparison.rows[0])]
     assert named[0] == "a, seed 0"
 
 
@@ -247,8 +247,8 @@ def test_the_chosen_round_stands_in_the_table_beside_the_last(rounds):
 
 
 def test_curves_are_means_over_seeds_of_what_rounds_cost(rounds):
-    (setting,) = settings(rounds)
-    _, row = setting.rows
+    (comparison,) = comparisons(rounds)
+    _, row = comparison.rows
     assert row.repeated
     assert mean_curve(row.runs, "rounds")[1] == pytest.approx((10, 0.15, stdev([0.1, 0.2])))
     assert mean_curve(row.runs, "seconds")[1][0] == 5.0
@@ -261,7 +261,7 @@ def test_seeds_that_stopped_at_different_rounds_are_compared_as_far_as_both_came
     for seed, last in ((0, 10), (1, 25)):
         scored = [(r, 0.5, None) for r in range(5, last + 1, 5)]
         write_run(tmp_path / str(seed), seed=seed, rounds=scored)
-    (row,) = settings(read_runs([tmp_path]))[0].rows
+    (row,) = comparisons(read_runs([tmp_path]))[0].rows
     assert [x for x, _, _ in mean_curve(row.runs, "rounds")] == [5, 10]
 
 
@@ -389,7 +389,7 @@ def test_runs_that_cannot_share_a_file_get_one_each(tmp_path):
 
 
 def test_nothing_to_report_is_an_error():
-    with pytest.raises(DataError, match="nothing to report"):
+    with pytest.raises(DataError, match="no runs to report"):
         page([])
 
 
@@ -449,7 +449,7 @@ def test_a_partition_as_json_counts_every_sample():
 
 def test_many_clients_are_one_line(tmp_path):
     done = cli("partition", "-s", "data.clients=100")
-    assert "one line for all clients" in done.stdout
+    assert "too many clients for one line each" in done.stdout
     assert len(done.stdout.splitlines()) < 15
 
 

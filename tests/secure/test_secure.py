@@ -250,7 +250,7 @@ def test_a_client_refuses_a_strange_roster(change, says):
 def test_clients_that_were_shown_different_keys_notice():
     """A server puts its own key in the place of one client's, for one of the others."""
     table = Table().enrolled()
-    foreign = replace(table.roster.members[1], letter=masks.public(bytes(range(32))).hex())
+    foreign = replace(table.roster.members[1], encryption=masks.public(bytes(range(32))).hex())
     members = (table.roster.members[0], foreign, *table.roster.members[2:])
     other = replace(table.roster, members=members)
     shares = [
@@ -384,7 +384,7 @@ def test_with_signatures_the_sum_is_the_same():
 
 def test_with_signatures_a_key_of_the_servers_own_is_refused():
     table = Table(signed=True).enrolled()
-    forged = replace(table.roster.members[1], letter=masks.public(bytes(range(32))).hex())
+    forged = replace(table.roster.members[1], encryption=masks.public(bytes(range(32))).hex())
     members = (table.roster.members[0], forged, *table.roster.members[2:])
     with pytest.raises(PrivacyError, match="the signature of c01 is invalid"):
         table.parties["c00"].shares(replace(table.roster, members=members))

@@ -51,23 +51,23 @@ def without(samples, i):
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
-@pytest.mark.parametrize("counted", [True, False], ids=["counted", "not counted"])
+@pytest.mark.parametrize("in_total", [True, False], ids=["in_total", "not counted"])
 @pytest.mark.parametrize("lift", LIFTS.values(), ids=LIFTS)
 @pytest.mark.parametrize("own", OWN.values(), ids=OWN)
-def test_left_out_scores_are_those_of_a_fit_without_the_sample(own, lift, counted, beside):
+def test_left_out_scores_are_those_of_a_fit_without_the_sample(own, lift, in_total, beside):
     mine, others = trainable().take(own), trainable().take(slice(100, 160))
-    tried = candidates(whole_of(lift, *([mine] if counted else []), others), lift, beside)
-    found = list(tried.left_out(mine, counted=counted))
+    tried = candidates(whole_of(lift, *([mine] if in_total else []), others), lift, beside)
+    found = list(tried.left_out(mine, in_total=in_total))
     assert len(found) == len(tried.settings)
     assert {each.shape for each in found} == {(len(mine), 10)}
     for i in range(0, len(mine), 1 + len(mine) // 6):
         rest, row = without(mine, i), mine.take([i]).features
-        again = candidates(whole_of(lift, *([rest] if counted else []), others), lift, beside)
+        again = candidates(whole_of(lift, *([rest] if in_total else []), others), lift, beside)
         for setting, scores in zip(again.settings, found, strict=True):
             shared = again.shared(setting)
             if setting["family"] == "lda":
-                count = tried.whole.total.count
-                shared = gaussian_without(again.whole, setting["shrinkage"], count, lift)
+                count = tried.equations.total.count
+                shared = gaussian_without(again.equations, setting["shrinkage"], count, lift)
             model = personal(setting, rest, shared, lift)
             assert close(scores[i], model(row)[0]), setting
 
@@ -75,7 +75,7 @@ def test_left_out_scores_are_those_of_a_fit_without_the_sample(own, lift, counte
 def test_a_client_without_samples_has_no_scores():
     nothing, others = trainable().take([]), trainable().take(slice(100, 160))
     tried = candidates(whole_of(Lift(), others), Lift(), False)
-    for scores in tried.left_out(nothing, counted=True):
+    for scores in tried.left_out(nothing, in_total=True):
         assert scores.shape == (0, 10)
 
 
@@ -85,7 +85,7 @@ def test_the_only_sample_of_a_class_says_nothing_of_it():
     others = trainable().take(np.flatnonzero(codes != 4)[:90])
     mine = trainable().take(np.flatnonzero(codes == 4)[:1])
     tried = candidates(whole_of(Lift(), mine, others), Lift(), False)
-    for setting, scores in zip(tried.settings, tried.left_out(mine, counted=True), strict=True):
+    for setting, scores in zip(tried.settings, tried.left_out(mine, in_total=True), strict=True):
         assert np.isfinite(scores).all(), setting
         assert scores[0].argmax() != 4, setting
 
@@ -95,7 +95,7 @@ def test_lda_is_tried_as_the_method_solves_it():
     tried = candidates(whole_of(Lift(), everything), Lift(), False)
     setting = next(each for each in tried.settings if each["family"] == "lda")
     head = tried.shared(setting)
-    expected = Discriminant(total=tried.whole.total, shrinkage=setting["shrinkage"]).weights
+    expected = Discriminant(total=tried.equations.total, shrinkage=setting["shrinkage"]).weights
     assert np.array_equal(head.weights, expected)
     assert head.origin
 

@@ -116,17 +116,17 @@ def test_evidence_that_cannot_be_is_refused(change, message):
 # The prior itself
 
 
-@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("in_total", [True, False])
 @pytest.mark.parametrize("pseudo_count", [0.3, 7.0])
-def test_left_out_log_odds_are_those_of_counting_without_the_sample(counted, pseudo_count):
+def test_left_out_log_odds_are_those_of_counting_without_the_sample(in_total, pseudo_count):
     labels = trainable().labels.take(slice(0, 30))
     own = counts_of(labels)
     others = counts_of(trainable().labels.take(slice(100, 160)))
-    everything = own + others if counted else others
-    found = left_out_log_odds(labels.codes, own, everything, pseudo_count, counted=counted)
+    everything = own + others if in_total else others
+    found = left_out_log_odds(labels.codes, own, everything, pseudo_count, in_total=in_total)
     for i, odds in enumerate(found):
         rest = counts_of(labels.take(np.flatnonzero(np.arange(30) != i)))
-        expected = log_odds(rest, rest + others if counted else others, pseudo_count)
+        expected = log_odds(rest, rest + others if in_total else others, pseudo_count)
         np.testing.assert_allclose(odds, expected, atol=1e-12)
 
 

@@ -111,7 +111,7 @@ def test_left_out_scores_are_those_of_refitting(gridded, kind, shrinkage, lift):
     samples = owned(gridded, kind)
     rows, codes = lift(samples.features).real(), samples.labels.codes
     known = Discriminant(total=total_of(samples, lift), shrinkage=shrinkage)
-    found = known.left_out(rows, codes, counted=True)
+    found = known.left_out(rows, codes, in_total=True)
     assert found.shape == (len(samples), 5)
     for i in range(0, len(samples), 1 + len(samples) // 25):
         others = np.arange(len(samples)) != i
@@ -125,13 +125,13 @@ def test_samples_that_were_not_counted_are_out_already(gridded):
     samples = gridded(60, 13, 5)
     known = Discriminant(total=total_of(gridded(100, 13, 5, seed=1)), shrinkage=0.1)
     rows = samples.features.real()
-    assert close(known.left_out(rows, samples.labels.codes, counted=False), rows @ known.weights)
+    assert close(known.left_out(rows, samples.labels.codes, in_total=False), rows @ known.weights)
 
 
 def test_a_single_sample_leaves_nothing(gridded):
     samples = gridded(1, 13, 5)
     known = Discriminant(total=total_of(samples), shrinkage=0.1)
-    found = known.left_out(samples.features.real(), samples.labels.codes, counted=True)
+    found = known.left_out(samples.features.real(), samples.labels.codes, in_total=True)
     assert np.isfinite(found).all()
     assert np.ptp(found) == 0
 
@@ -139,7 +139,7 @@ def test_a_single_sample_leaves_nothing(gridded):
 def test_no_samples_give_no_scores(gridded):
     known = Discriminant(total=total_of(gridded(100, 13, 5)), shrinkage=0.1)
     nothing = gridded(60, 13, 5).take([])
-    found = known.left_out(nothing.features.real(), nothing.labels.codes, counted=True)
+    found = known.left_out(nothing.features.real(), nothing.labels.codes, in_total=True)
     assert found.shape == (0, 5)
 
 

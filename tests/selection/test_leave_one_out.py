@@ -53,7 +53,7 @@ def parts(request, gridded):
 def own_of(mine, others, lift, ridge=RIDGE):
     total = statistics(mine, lift) + statistics(others, lift)
     whole = NormalEquations(total=total, ridge=ridge)
-    return LeaveOneOut.of(mine, whole, lift, counted=True), whole
+    return LeaveOneOut.of(mine, whole, lift, in_total=True), whole
 
 
 def refitted(mine, others, model):
@@ -120,7 +120,7 @@ def test_two_streams(parts, pair, strength, balance):
 def test_a_client_outside_the_sum_is_out_of_sample_already(parts):
     mine, others = parts
     whole = NormalEquations(total=statistics(others), ridge=RIDGE)
-    own = LeaveOneOut.of(mine, whole, NONE, counted=False)
+    own = LeaveOneOut.of(mine, whole, NONE, in_total=False)
     assert close(own.shared(), whole.linear(NONE)(mine.features))
     second = mine.features.values.astype(float)
 

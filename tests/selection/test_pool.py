@@ -201,7 +201,7 @@ def test_a_step_that_raises_the_loss_is_not_kept(monkeypatch, seed):
     terms = terms * np.array([1.0, 30.0, 300.0])[:, None, None]
     ask, asked = counted(terms, codes)
     start = np.array([4.0, 2.0, 1.0])  # far too large: Newton's step goes nowhere near
-    monkeypatch.setattr(pool, "_pruned", lambda ask, best: best)
+    monkeypatch.setattr(pool, "_pruned", lambda ask, best, shared: best)
     found = [likeliest_weights(ask, start, exchanges=number).sums.loss for number in range(1, 12)]
     assert (np.diff([ask(start).loss, *found]) <= 0).all()
     assert max(ask(weights).loss for weights in list(asked)) > min(found)
@@ -213,7 +213,7 @@ def test_without_useless_terms_the_pool_is_hardly_worse(monkeypatch, seed):
     terms, codes = problem(seed, signal=(1.0, 0.1, 0.1))
     ask, _ = counted(terms, codes)
     with monkeypatch.context() as patch:
-        patch.setattr(pool, "_pruned", lambda ask, best: best)
+        patch.setattr(pool, "_pruned", lambda ask, best, shared: best)
         every = likeliest_weights(ask, np.ones(3), exchanges=20)
     found = likeliest_weights(ask, np.ones(3), exchanges=20)
     dropped = (found.weights == 0).sum() - (every.weights == 0).sum()
@@ -269,6 +269,27 @@ def test_one_part_beside_the_prior_stays(seed):
     found = likeliest_weights(ask, np.array([0.1, 0.1, 1.0]))
     assert (found.weights[:2] > 0).sum() >= 1
     assert all(weights[:2].any() for weights in asked[-1:])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_shared_part_stays_beside_an_own_one(seed):
+    """Clients with few samples, or none, have no use for a pool of own heads."""
+    terms, codes = problem(seed, signal=(0.0, 2.0, 0.5))
+    start = np.array([0.1, 1.0, 0.5])
+    found = likeliest_weights(counted(terms, codes)[0], start, own=1)
+    assert (found.weights[:2] > 0).all()
+    free = likeliest_weights(counted(terms, codes)[0], start)
+    assert free.weights[1] > 0
+    assert free.sums.loss <= found.sums.loss + 2 * ONE
+
+
+def test_without_the_rule_only_the_own_part_would_stay():
+    dropped = []
+    for seed in range(5):
+        terms, codes = problem(seed, signal=(0.0, 2.0, 0.5))
+        found = likeliest_weights(counted(terms, codes)[0], np.array([0.1, 1.0, 0.5]))
+        dropped.append(found.weights[0] == 0)
+    assert any(dropped)
 
 
 def test_the_prior_may_go():

@@ -30,7 +30,31 @@ def digits() -> Samples:
 
 def partitioned(**plan: Any) -> FederatedDataset:
     """Return the digits partitioned over clients; eight clients by default."""
-    return federate(load_dataset("digits"), PartitionPlan(**{"clients": 8, **plan}))
+    made = _federated(PartitionPlan(**{"clients": 8, **plan}))
+    # Copies: a method that is checked may change the arrays.
+    members, holdout = (
+        [
+            replace(
+                site,
+                train=_copied(site.train),
+                valid=_copied(site.valid),
+                test=_copied(site.test),
+                state={},
+            )
+            for site in group
+        ]
+        for group in (made.members, made.holdout)
+    )
+    return FederatedDataset(members=members, holdout=holdout, test=_copied(made.test))
+
+
+@functools.lru_cache(maxsize=32)
+def _federated(plan: PartitionPlan) -> FederatedDataset:
+    return federate(load_dataset("digits"), plan)
+
+
+def _copied(samples: Samples) -> Samples:
+    return samples.take(np.arange(len(samples)))
 
 
 def trainable() -> Samples:
@@ -86,6 +110,10 @@ class ReversedReplies:
     @property
     def private(self) -> bool:
         return self._engine.private
+
+    @property
+    def contributors(self) -> Sequence[str]:
+        return self._engine.contributors
 
     @property
     def rng(self) -> np.random.Generator:

@@ -135,7 +135,7 @@ def tiny_and_one_sided_clients_work(method: Method[Any]) -> None:
         _demand(_usable(result, client), f"client {client} has no usable model")
 
 
-def late_clients_get_a_model_and_change_nobody_elses(method: Method[Any]) -> None:
+def late_clients_get_a_model_and_change_no_other(method: Method[Any]) -> None:
     """A client without training and state gets a model, and changes no other model."""
     everything = trainable()
     parts = {name: everything.take(slice(k, None, 4)) for k, name in enumerate("abcd")}
@@ -212,7 +212,7 @@ LAWS: tuple[Callable[[Method[Any]], None], ...] = (
     personalizing_changes_nothing,
     test_data_do_not_matter,
     tiny_and_one_sided_clients_work,
-    late_clients_get_a_model_and_change_nobody_elses,
+    late_clients_get_a_model_and_change_no_other,
     *SOLVED_LAWS,
 )
 

@@ -1,4 +1,4 @@
-"""Try the laws on methods."""
+"""Check the laws of methods."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ def check(methods: tuple[str, ...], everything: bool, as_json: bool) -> None:
         plain = {name: [vars(finding) for finding in found] for name, found in report.items()}
         click.echo(json.dumps({"checks": plain}, indent=2))
     if broken:
-        raise LawError(f"{broken} of the laws are broken")
+        raise LawError(f"number of broken laws: {broken}")

@@ -23,18 +23,20 @@ from fedgram.features.extract import Extraction
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), required=True, help="The .npz file to write."
 )
-@click.option("--backbone", help="By default one that fits: for images, texts or vectors.")
+@click.option(
+    "--backbone", help="Backbone; the default depends on the data: images, texts or vectors."
+)
 @click.option(
     "--weights",
     type=click.Path(path_type=Path),
-    help="File of weights for hf:NAME or timm:NAME: safetensors, or a state dict of torch.",
+    help="File of weights for hf:NAME or timm:NAME: safetensors, or a PyTorch state dict.",
 )
 @click.option("--text", help="Column of texts in a table.")
-@click.option("--image", help="Column of images in a data set of the hub, where it has several.")
+@click.option("--image", help="Column of images in a data set of the hub, if it has several.")
 @click.option("--label", show_default="label", help="Column of classes in a table.")
 @click.option("--client", help="Column of clients in a table.")
 @click.option("--domain", help="Column of domains in a table.")
-@click.option("--schema", type=PATH, help="What the columns mean, as the sites agreed.")
+@click.option("--schema", type=PATH, help="Schema of the columns that the sites agreed on.")
 @click.option("--without", multiple=True, help="Column to leave out; may be repeated.")
 @click.option(
     "--workers",
@@ -68,11 +70,11 @@ def features(
     SOURCE is a folder of images (class/image, client/class/image or train/class/image), a table
     (.csv, .jsonl, .parquet), an .npz or .safetensors file, a folder of MNIST or CIFAR files, or a
     data set of the Hugging Face hub (hf:NAME, or a folder written by save_to_disk).
-    Started again after a kill, it goes on where it stopped. Where OUT is there already, made by the
-    same backbone on the same grid, only items that it does not hold are run.
+    To continue an interrupted extraction, give the same command again. If OUT exists already, with
+    the same backbone and grid, only new items are computed.
 
-    The columns of a table without texts are standardized, by a schema where sites agreed on one
-    ('fedgram schema'); --backbone identity takes them as they are.
+    The columns of a table without texts are standardized, with the schema of the sites if there is
+    one ('fedgram schema'). --backbone identity leaves them unchanged.
 
     Example: fedgram features photos/ -o photos.npz
     """
@@ -97,12 +99,12 @@ def features(
         done = extraction.run(items, out, count)
     for name in done.skipped:
         click.echo(f"skipped {name}", err=True)
-    before = f", {done.reused} of them as they were" if done.reused else ""
+    before = f", {done.reused} of them unchanged" if done.reused else ""
     click.echo(f"{out}: {len(items) - len(done.skipped)} samples, {chosen.name}{before}")
 
 
 def _refuse(**options: object) -> None:
-    """Refuse options that would be without effect."""
+    """Raise ConfigError for options that would have no effect."""
     for name, value in options.items():
         if value:
-            raise ConfigError(f"--{name}: the schema, or the text column, decides; leave it out")
+            raise ConfigError(f"--{name}: not used with this schema or kind of data; leave it out")

@@ -106,7 +106,7 @@ def join(ledger: Path, contributions: tuple[Path, ...]) -> None:
     with Ledger.open(ledger) as book:
         for part in _contributions(contributions):
             book.join(part.client, part.statistics, tag=part.tag)
-            _say(book, f"{part.client} joined with {part.statistics.count} samples")
+            _echo_total(book, f"{part.client} joined with {part.statistics.count} samples")
 
 
 @ledger.command()
@@ -117,7 +117,7 @@ def stream(ledger: Path, contributions: tuple[Path, ...]) -> None:
     with Ledger.open(ledger) as book:
         for part in _contributions(contributions):
             book.stream(part.client, part.statistics, tag=part.tag)
-            _say(book, f"{part.client}: {part.statistics.count:+d} samples")
+            _echo_total(book, f"{part.client}: {part.statistics.count:+d} samples")
 
 
 @ledger.command()
@@ -127,7 +127,7 @@ def leave(ledger: Path, client: str) -> None:
     """Remove a member from the total; its contributions are kept for audit."""
     with Ledger.open(ledger) as book:
         book.leave(client)
-        _say(book, f"{client} left")
+        _echo_total(book, f"{client} left")
 
 
 @ledger.command()
@@ -224,5 +224,5 @@ def _contributions(paths: tuple[Path, ...]) -> Iterator[Contribution]:
         yield part
 
 
-def _say(book: Ledger, what: str) -> None:
+def _echo_total(book: Ledger, what: str) -> None:
     click.echo(f"{book.history()[-1].total_digest}  {what}")

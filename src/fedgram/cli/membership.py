@@ -100,7 +100,7 @@ def withdraw(site: Path, method: str, out: Path) -> None:
     """At a site: write the signed withdrawal of its part of a secure sum.
 
     The file shows the server the sums of this site. To avoid that, use 'forget' at the server: it
-    erases the whole total, and the other sites are summed again.
+    erases the total, and the other sites are summed again.
 
     Example: fedgram federation withdraw sites/north -m afl -o north.withdrawal
     """

@@ -16,12 +16,13 @@ from fedgram.cli.ledger import PATH, set_option, site_samples
 from fedgram.cli.root import main
 from fedgram.cli.schema import require_table
 from fedgram.core import codec
+from fedgram.core.layouts import TableLayout
 from fedgram.core.samples import Features, Floats, Space
 from fedgram.core.shared import Shared, part_for
 from fedgram.data.dataset import Dataset, Vectors
 from fedgram.data.sources import load_vectors
 from fedgram.data.tabular.reader import is_table, read_tables
-from fedgram.data.tabular.schema import BACKBONE, Schema
+from fedgram.data.tabular.schema import Schema
 from fedgram.errors import ConfigError, DataError, MismatchError
 from fedgram.experiments import config as configuration
 from fedgram.features.grid import Grid
@@ -113,7 +114,7 @@ def _vectors(space: Space, source: str, schema: Path | None) -> Vectors:
                 "schema that its features were made with"
             )
         return table_vectors(agreed, read_tables(require_table(source)), Grid.of(space))
-    tabular = space.backbone.split(" ")[0] == BACKBONE
+    tabular = isinstance(space.layout, TableLayout)
     found = None if tabular and is_table(Path(source)) else load_vectors(source)
     if found is None or (tabular and not found.backbone):
         raise DataError(
@@ -132,10 +133,10 @@ def _on_grid(space: Space, vectors: Vectors, source: str) -> Features:
             f"{source}: vectors of {vectors.x.shape[1]} features, the model was made for "
             f"{space.inputs}; give one row of {space.inputs} numbers per sample"
         )
-    backbone = vectors.backbone or space.backbone  # a table of numbers does not say
+    backbone = vectors.backbone or space.backbone  # a table of numbers has no backbone name
     data = Dataset(
         x=vectors.x,
-        y=np.zeros(len(vectors.x), np.int64),  # not known, and not looked at
+        y=np.zeros(len(vectors.x), np.int64),  # unknown, and not used
         classes=("",),
         scale=vectors.scale,
         offset=vectors.offset,

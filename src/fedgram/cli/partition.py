@@ -1,4 +1,4 @@
-"""Show a partition: who would get how many samples of which class."""
+"""Show a partition: each client's number of samples of each class."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ def partition_command(
     """
     settings = _settings(source, overrides)
     data = load_dataset(settings.data.source)
-    dealt = summary_of_indices(data, partition(data, settings.data))
-    about = described(settings.to_dict()["data"], len(dealt.clients))
+    summary = summary_of_indices(data, partition(data, settings.data))
+    about = described(settings.to_dict()["data"], len(summary.clients))
     if out:
-        files.write(out, drawn_partition(about, dealt))
+        files.write(out, drawn_partition(about, summary))
     if as_json:
-        click.echo(json.dumps({**dealt.to_dict(), "summary": dealt.summary()}, indent=2))
+        click.echo(json.dumps({**summary.to_dict(), "summary": summary.summary()}, indent=2))
         return
     console = Console()
     console.print(
-        f"{about}, {len(dealt.classes)} classes", markup=False, highlight=False, soft_wrap=True
+        f"{about}, {len(summary.classes)} classes", markup=False, highlight=False, soft_wrap=True
     )
-    console.print(_table(dealt))
-    if len(dealt.clients) > MOST_ROWS:
-        console.print("one line for all clients; --json lists them", highlight=False)
+    console.print(_table(summary))
+    if len(summary.clients) > MOST_ROWS:
+        console.print("too many clients for one line each; --json lists them all", highlight=False)
     if out:
-        console.print(f"{out}: drawn", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{out}: figure written", markup=False, highlight=False, soft_wrap=True)
 
 
 def _settings(source: str | None, overrides: tuple[str, ...]) -> configuration.Config:
@@ -70,31 +70,31 @@ def _settings(source: str | None, overrides: tuple[str, ...]) -> configuration.C
     return configuration.load(None, [*first, *overrides])
 
 
-def _table(dealt: PartitionSummary) -> Table:
+def _table(summary: PartitionSummary) -> Table:
     """Return a line for each client, if they are few, and the smallest, median and largest."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("client", overflow="fold")
     for header in ("train", "valid", "test", "classes"):
         table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("most of", overflow="fold")
-    if len(dealt.clients) <= MOST_ROWS:
-        for client in dealt.clients:
-            table.add_row(*map(escape, _cells(dealt, client)))
+    table.add_column("largest class", overflow="fold")
+    if len(summary.clients) <= MOST_ROWS:
+        for client in summary.clients:
+            table.add_row(*map(escape, _cells(summary, client)))
         table.add_section()
-    summary = dealt.summary()
+    ranges = summary.summary()
     for key in ("min", "median", "max", "total"):
-        numbers = [_number(summary[part].get(key)) for part in ("train", "valid", "test")]
-        classes = _number(summary["classes"].get(key))
+        numbers = [_number(ranges[part].get(key)) for part in ("train", "valid", "test")]
+        classes = _number(ranges["classes"].get(key))
         table.add_row(key, *numbers, classes, "", style="bold")
     return table
 
 
-def _cells(dealt: PartitionSummary, client: ClientCounts) -> list[str]:
+def _cells(summary: PartitionSummary, client: ClientCounts) -> list[str]:
     held = " (held out)" if client.holdout else ""
     parts = [str(sum(part)) for part in (client.train, client.valid, client.test)]
     largest = max(range(len(client.train)), key=client.train.__getitem__)
     share = round(100 * client.train[largest] / sum(client.train))
-    most = f"{dealt.classes[largest]} ({share} %)"
+    most = f"{summary.classes[largest]} ({share} %)"
     return [f"{client.client}{held}", *parts, str(client.classes), most]
 
 

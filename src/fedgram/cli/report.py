@@ -17,11 +17,11 @@ PATH = click.Path(path_type=Path, dir_okay=False)
 @main.command()
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--out", type=PATH, default=Path("report.html"), show_default=True)
-@click.option("--title", help="What stands above it all.")
+@click.option("--title", help="Title of the page.")
 def report(folders: tuple[Path, ...], out: Path, title: str | None) -> None:
     """Write recorded runs as one HTML page.
 
-    Runs that differ in their seeds alone become one row, with mean and standard deviation.
+    Runs that differ in their seeds only become one row, with mean and standard deviation.
 
     Example: fedgram report runs/a runs/b -o report.html
     """

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from fedgram.errors import FedgramError, MemoryLimitError
+from fedgram.runtime.threads import default_to_one_blas_thread
 
 # The module of each command and its line in --help: neither needs an import to be listed.
 COMMANDS = {
@@ -50,6 +51,7 @@ class Commands(click.Group):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
+        default_to_one_blas_thread()  # before a command imports numpy
         try:
             with _one_line_warnings():
                 return super().invoke(ctx)

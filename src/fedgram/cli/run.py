@@ -11,12 +11,14 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 
 from fedgram.cli.root import main
 from fedgram.cli.screen import print_runs, progress
 from fedgram.data.sources import load_dataset as load_data
 from fedgram.experiments import config as configuration
 from fedgram.experiments.gains import who_gains
+from fedgram.experiments.partition_summary import partition_name
 from fedgram.experiments.reader import read_runs
 from fedgram.experiments.record import Record
 from fedgram.experiments.run_record import RunRecord
@@ -48,20 +50,21 @@ def run(
     """
     settings = configuration.load(config, overrides, methods)
     data = load_data(settings.data.source)
-    everybody = federate(data, settings.data, settings.grid)
+    federation = federate(data, settings.data, settings.grid)
     runs = []
     with progress(shown=not as_json) as follow:
         for name in settings.methods:
             record = Record(out / Path(name).stem if out else None, settings.about(name))
             on_reply, on_round = follow(name, settings.make(name).number_of_rounds())
             result = settings.run(
-                name, everybody, record=record, on_reply=on_reply, on_round=on_round
+                name, federation, record=record, on_reply=on_reply, on_round=on_round
             )
             runs.append(result.record)
     if as_json:
         click.echo(_json(runs, who_gains(runs)))
         return
-    title = f"{data.name}: {len(everybody.members)} clients, {_dealt(settings.data)}"
+    partition = f"{partition_name(asdict(settings.data))}, {settings.data.split} split"
+    title = f"{data.name}: {len(federation.members)} clients, {partition}"
     print_runs(title, runs, who_gains(runs), "method")
 
 
@@ -88,7 +91,8 @@ def methods(as_json: bool) -> None:
         for parameter in entry["parameters"]:
             default = escape(_shown(parameter["default"]))
             console.print(f"    {parameter['name']} = {default}", highlight=False)
-            console.print(f"        [dim]{escape(parameter['text'])}[/dim]", highlight=False)
+            text = f"[dim]{escape(parameter['text'])}[/dim]"
+            console.print(Padding(text, (0, 0, 0, 8), expand=False), highlight=False)
 
 
 @main.command()
@@ -113,11 +117,6 @@ def compare(folders: tuple[Path, ...], as_json: bool) -> None:
 def _json(runs: Sequence[RunRecord], gains: Sequence[dict[str, Any]]) -> str:
     results = [{**run.to_dict(), "gains": gain} for run, gain in zip(runs, gains, strict=True)]
     return json.dumps({"runs": results}, indent=2)
-
-
-def _dealt(data: configuration.Data) -> str:
-    skew = f" {data.dirichlet:g}" if data.partition in ("dirichlet", "quantity") else ""
-    return f"{data.partition}{skew}, {data.split} split"
 
 
 def _plain(value: Any) -> Any:

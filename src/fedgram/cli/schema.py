@@ -62,10 +62,10 @@ def table_features(
         agreed = Schema.load(schema)
         used = {agreed.label, SPLIT, *agreed.columns, *named}
         others = [name for name in next(read_tables(path)).columns if name not in used]
-        _say_left_out(dict.fromkeys(others, "is not in the schema"))
+        _echo_left_out(dict.fromkeys(others, "is not in the schema"))
     else:
         agreed, left_out = draft_for_file(path, label=columns.label, without=[*named, *without])
-        _say_left_out(left_out)
+        _echo_left_out(left_out)
         kept = out.with_name(f"{out.stem}.schema.toml")
         files.write(kept, agreed.toml())
         click.echo(
@@ -108,7 +108,7 @@ def draft(table: str, out: Path, label: str, without: tuple[str, ...]) -> None:
     path = require_table(table)
     agreed, left_out = drafted(read_tables(path), label=label, without=without)
     files.write(out, _HEADER.format(source=path.name) + agreed.toml())
-    _say_left_out(left_out)
+    _echo_left_out(left_out)
     click.echo(f"{out}: {len(agreed.columns)} columns, {len(agreed.classes)} classes; review it")
 
 
@@ -161,6 +161,6 @@ def _measured(paths: tuple[Path, ...]) -> Iterator[Measured]:
         yield part
 
 
-def _say_left_out(columns: Mapping[str, str]) -> None:
+def _echo_left_out(columns: Mapping[str, str]) -> None:
     for name, why in columns.items():
         click.echo(f"left out: {name!r} {why}", err=True)

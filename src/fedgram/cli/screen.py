@@ -1,4 +1,4 @@
-"""What is drawn on the terminal: tables and progress bars."""
+"""Terminal output: tables and progress bars."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedgram.experiments.run_record import RateSearchRecord, RunRecord, TunedSet
 from fedgram.runtime.text import MISSING, percent, short_seconds
 
 NARROW = 78
-ALTERNATIVES = 3  # whose accuracy is shown below the table
+ALTERNATIVES = 3  # number of alternatives shown below the table
 CLASS_COLUMNS = 5  # methods side by side that fit a narrow terminal
 OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
@@ -57,7 +57,7 @@ def print_runs(title: str, runs: Sequence[RunRecord], gains: Sequence[Gain], lab
     console.print(_accuracy_table(runs, names, label))
     console.print("accuracy in %, bytes per client")
     if len(runs) > 1 and any(any(gain.values()) for gain in gains):
-        console.print("\n% of clients that do better / worse than")
+        console.print("\n% of clients with higher / lower accuracy than")
         console.print(_gains_table(gains, names, label))
     if any(run.summary.class_accuracy for run in runs):
         console.print("\naccuracy within classes, in %")
@@ -102,15 +102,15 @@ def _notes(run: RunRecord, name: str) -> Iterator[str]:
     if run.chosen.round != run.last.round:
         last = percent(run.last.summary.score("client_mean"))
         yield (
-            f"{name}: round {run.chosen.round} of {run.last.round}, chosen on "
-            f"validation samples; the last round has a client mean of {last} %"
+            f"{name}: round {run.chosen.round} of {run.last.round}, the best on "
+            f"validation samples; client mean of the last round: {last} %"
         )
     if run.summary.tuned:
-        said = f"{name} chose {_choice(run.summary.tuned)}"
-        yield "\n".join(wrap(said, NARROW, subsequent_indent="  "))
+        text = f"{name} chose {_choice(run.summary.tuned)}"
+        yield "\n".join(wrap(text, NARROW, subsequent_indent="  "))
     if run.summary.rate_search:
-        said = f"{name} uses {_rate(run.summary.rate_search)}"
-        yield "\n".join(wrap(said, NARROW, subsequent_indent="  "))
+        text = f"{name} uses {_rate(run.summary.rate_search)}"
+        yield "\n".join(wrap(text, NARROW, subsequent_indent="  "))
     if not run.finished:
         yield f"{name}: interrupted after round {run.last.round}"
     if run.summary.untested_clients:
@@ -119,15 +119,14 @@ def _notes(run: RunRecord, name: str) -> Iterator[str]:
             "and are left out of client means"
         )
     if run.holdout:
-        accuracy = percent(run.holdout.summary.score("client_mean"))
-        yield (
-            f"{name}: {run.holdout.summary.clients} clients held out of training reach "
-            f"a client mean of {accuracy} %"
-        )
+        held_out = run.holdout.summary
+        accuracy = percent(held_out.score("client_mean"))
+        counted = f"{held_out.clients} client{'s' * (held_out.clients != 1)}"
+        yield f"{name}: {counted} held out of training, client mean {accuracy} %"
 
 
 def _choice(tuned: TunedSettings) -> str:
-    """Return what was chosen, and what came closest."""
+    """Return the chosen settings, and the accuracy of the best alternatives."""
     shares = list(tuned.left_out_accuracy.items())[:ALTERNATIVES]
     shown = "; ".join(f"{name} {percent(share)} %" for name, share in shares)
     return tuned.description + (f"; accuracy on left-out samples: {shown}" if shown else "")
@@ -135,7 +134,7 @@ def _choice(tuned: TunedSettings) -> str:
 
 def _rate(search: RateSearchRecord) -> str:
     """Return the chosen rate, the reason, and the validation loss at every rate."""
-    shown = "; ".join(f"rate {pilot.rate:g} {pilot.outcome}" for pilot in search.pilots)
+    shown = "; ".join(f"rate {pilot.rate:g}: {pilot.outcome}" for pilot in search.pilots)
     return f"rate {search.rate:g}, {search.reason}; validation loss of pilots: {shown}"
 
 
@@ -174,7 +173,7 @@ def progress(*, shown: bool) -> Iterator[Callable[[str, int], tuple[OnReply, OnR
 
 
 def _gains_table(gains: Sequence[Gain], names: Sequence[str], label: str) -> Table:
-    table = _table(label, "alone", "with the shared model")
+    table = _table(label, "training alone", "the shared model")
     for gain, name in zip(gains, names, strict=True):
         cells = []
         for key in ("over_alone", "over_shared"):
@@ -196,7 +195,7 @@ def _class_table(runs: Sequence[RunRecord], names: Sequence[str]) -> Table:
 
 
 class _Rate(ProgressColumn):
-    """How many a second; nothing as long as that is not known."""
+    """Items per second; empty until it is measured."""
 
     def render(self, task: Task) -> Text:
         rate = task.finished_speed or task.speed
@@ -207,7 +206,7 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def counting(name: str, total: int) -> Iterator[Callable[[int, int], None]]:
-    """Draw how many are done, how fast, and the time left; on a terminal only."""
+    """Draw the number of items done, the rate and the time left; on a terminal only."""
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}", markup=False),

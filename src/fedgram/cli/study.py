@@ -1,4 +1,4 @@
-"""Whole tables of runs with one command."""
+"""Tables of runs with one command."""
 
 from __future__ import annotations
 
@@ -24,14 +24,19 @@ from fedgram.runtime.text import duration
 
 @main.command("study")
 @click.argument("name", required=False, metavar="[TABLE.toml|PRESET]")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the table.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder for runs and tables.")
 @click.option("--source", "sources", multiple=True, metavar="[NAME=]FILE", help="Data to use.")
-@click.option("-m", "--method", "methods", multiple=True, help="Row to make; may be repeated.")
+@click.option("-m", "--method", "methods", multiple=True, help="Row to compute; may be repeated.")
 @click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
 )
-@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Runs at a time; all processors.")
-@click.option("--estimate", is_flag=True, help="Tell how long it will take, and stop.")
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Runs at a time.  [default: number of processors]",
+)
+@click.option("--estimate", is_flag=True, help="Show how long it will take, and stop.")
 @click.option("--print", "printed", is_flag=True, help="Print the preset's TOML, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
@@ -49,10 +54,10 @@ def study(
 ) -> None:
     """Run data sets x partitions x clients x seeds x methods; write tables.
 
-    TABLE.toml is a file of yours or the name of a preset; without it the presets are listed. Runs
-    are recorded in the folder (tables/NAME unless -o names another), finished ones are not run
-    again, and table.txt, .md, .csv, .tex and .json are written anew after every run, figures at the
-    end. A table that was interrupted or killed goes on with the same command.
+    TABLE.toml is your own file; PRESET is the name of a preset. Without either, the presets are
+    listed. Runs are recorded in the folder (tables/NAME, or the one of -o), and finished runs are
+    not repeated. table.txt, .md, .csv, .tex and .json are updated after every run; figures are
+    written at the end. To continue an interrupted study, give the same command again.
 
     Example: fedgram study lambda-ablation --source CIFAR-100=cifar100.npz -o tables/lambda
     """
@@ -76,7 +81,7 @@ def study(
 
 
 def _draw(summary: Summary, folder: Path) -> None:
-    """Draw accuracy against parameters and costs, where the table has them."""
+    """Draw accuracy against parameters and costs, if the study has them."""
     for picture in sensitivities(summary):
         places = [x for points in picture.lines.values() for x, _, _ in points]
         logarithmic = min(places) > 0 and wide(places)
@@ -89,7 +94,7 @@ def _draw(summary: Summary, folder: Path) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[State], None]]:
-    """Draw on standard error: a bar on a terminal, and news in any case."""
+    """Draw on standard error: a bar on a terminal, and messages always."""
     console = Console(stderr=True)
     with Progress(
         BarColumn(bar_width=20),
@@ -106,7 +111,7 @@ def _progress() -> Iterator[Callable[[State], None]]:
             left = "" if state.left is None else f", {duration(state.left)} left"
             now = state.running[0] if state.running else ""
             bar.update(task, completed=state.done, total=state.total, left=left, description=now)
-            if state.said:
-                console.print(state.said, markup=False, highlight=False, soft_wrap=True)
+            if state.message:
+                console.print(state.message, markup=False, highlight=False, soft_wrap=True)
 
         yield show

@@ -14,6 +14,8 @@ import numpy as np
 
 from fedgram.errors import MismatchError
 
+_SCHEMA = "agreed"  # key of the metadata of a schema field
+
 
 def schema_field(**kwargs: Any) -> Any:
     """Declare a field of an `Additive` that is not summed and must be equal on both sides.
@@ -27,7 +29,7 @@ def schema_field(**kwargs: Any) -> Any:
     >>> Sum(total=1, unit="mg") + Sum(total=2, unit="mg")
     Sum(total=3, unit='mg')
     """
-    return dataclasses.field(metadata={"agreed": True}, **kwargs)
+    return dataclasses.field(metadata={_SCHEMA: True}, **kwargs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,13 +68,34 @@ class Additive:
     def validate(self, sites: int = 1) -> None:
         """Raise an error if no data of a client can give this value.
 
-        A server validates each reply before adding the reply. A valid value can still be false.
+        A server validates each reply before adding the reply. A valid value can still be false. A
+        subclass with limits of its own overrides this; here, summed values in fields are validated.
 
         Parameters
         ----------
         sites
             Number of sites that add to the same total: each may use this fraction of its range.
         """
+        for name in self.summed_fields():
+            if isinstance(part := getattr(self, name), Additive):
+                part.validate(sites)
+
+    def validate_class_sums(self, like: Self, classes: tuple[str, ...]) -> None:
+        """Raise an error if sums by class contradict the number of samples.
+
+        Targets may be others than the classes, such as codes of them: then there is nothing to
+        check.
+
+        Parameters
+        ----------
+        like
+            What the same step returns for one sample.
+        classes
+            The class list of the samples.
+        """
+        for name in self.summed_fields():
+            if isinstance(part := getattr(self, name), Additive):
+                part.validate_class_sums(getattr(like, name), classes)
 
     def __add__(self, other: Self) -> Self:
         return self._combine(other, operator.add)
@@ -86,7 +109,7 @@ class Additive:
         return self._combine(other, operator.sub)
 
     def __neg__(self) -> Self:
-        return dataclasses.replace(self, **{k: -getattr(self, k) for k in self._summed()})
+        return dataclasses.replace(self, **{k: -getattr(self, k) for k in self.summed_fields()})
 
     def __eq__(self, other: object) -> bool:
         """Whether every field is equal, arrays in type, shape and every entry."""
@@ -110,26 +133,32 @@ class Additive:
         self.require_same_schema(other)
         self._require_same_shapes(other)
         return dataclasses.replace(
-            self, **{k: op(getattr(self, k), getattr(other, k)) for k in self._summed()}
+            self, **{k: op(getattr(self, k), getattr(other, k)) for k in self.summed_fields()}
         )
 
     @classmethod
-    def _summed(cls) -> list[str]:
-        return [f.name for f in dataclasses.fields(cls) if not f.metadata.get("agreed")]
+    def summed_fields(cls) -> tuple[str, ...]:
+        """Return the names of the fields that add up."""
+        return tuple(f.name for f in dataclasses.fields(cls) if not f.metadata.get(_SCHEMA))
+
+    @classmethod
+    def schema_fields(cls) -> tuple[str, ...]:
+        """Return the names of the fields that must be equal on both sides."""
+        return tuple(f.name for f in dataclasses.fields(cls) if f.metadata.get(_SCHEMA))
 
     def require_same_schema(self, other: Self) -> None:
         """Raise MismatchError unless all fields declared with `schema_field` are equal."""
-        for field in dataclasses.fields(self):
-            if not field.metadata.get("agreed"):
-                continue
-            ours, theirs = getattr(self, field.name), getattr(other, field.name)
+        for name in self.schema_fields():
+            ours, theirs = getattr(self, name), getattr(other, name)
             if ours != theirs:
                 explain = getattr(ours, "difference", None)
                 detail = explain(theirs) if explain else f"{ours!r} and {theirs!r}"
-                raise MismatchError(f"{type(self).__name__}: {field.name} differs: {detail}")
+                raise MismatchError(f"{type(self).__name__}: {name} differs: {detail}")
 
     def _require_same_shapes(self, other: Self) -> None:
-        for name in self._summed():  # NumPy would broadcast one array to the shape of the other
+        for (
+            name
+        ) in self.summed_fields():  # NumPy would broadcast one array to the shape of the other
             ours, theirs = np.shape(getattr(self, name)), np.shape(getattr(other, name))
             if ours != theirs:
                 raise MismatchError(

@@ -29,9 +29,22 @@ from fedgram.runtime import files
 
 FORMAT = 1
 _KEY = "fedgram"
+_CARRIED, _COUNTED = "carried", "counted_as"  # keys of the metadata of fields
 # Errors that parsing damaged or foreign content may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+_PLAIN = (bool, int, float, str, np.generic)  # a tuple: a union would be made at every call
+_SEQUENCES = (list, tuple)
 _WIDTHS = {width: np.iinfo(width) for width in (np.int8, np.int16, np.int32)}
+# The element types of arrays that are decoded, and the narrower ones that int64 travels in.
+_DTYPES = frozenset(
+    np.dtype(code).name
+    for code in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+)
+_NARROWER = frozenset(np.dtype(width).name for width in _WIDTHS)
+# Limits of what is decoded, far above what fedgram writes. With each array used once, a message
+# takes at most eight times its bytes for arrays (int8 that is read as int64).
+MOST_DEPTH = 64
+MOST_TEXT = 16 << 20  # bytes of the skeleton, which Python objects of about ten times the size hold
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -48,6 +61,16 @@ class _WireType:
 
 _BY_NAME: dict[str, _WireType] = {}
 _BY_CLASS: dict[type, _WireType] = {}
+
+
+def local_field(**kwargs: Any) -> Any:
+    """Declare a field that is neither encoded nor part of the digest; it needs a default."""
+    return dataclasses.field(metadata={_CARRIED: False}, **kwargs)
+
+
+def counted_field(dtype: type[np.generic], **kwargs: Any) -> Any:
+    """Declare an array field whose entries count as entries of `dtype` in `counted`."""
+    return dataclasses.field(metadata={_COUNTED: dtype}, **kwargs)
 
 
 def register(name: str, *, fields: Mapping[str, str] | None = None) -> Callable[[Kind], Kind]:
@@ -80,11 +103,9 @@ def register(name: str, *, fields: Mapping[str, str] | None = None) -> Callable[
 
     def registered(kind: Kind) -> Kind:
         _require_free(written, kind)
-        carried = [f for f in dataclasses.fields(kind) if f.metadata.get("carried", True)]
+        carried = [f for f in dataclasses.fields(kind) if f.metadata.get(_CARRIED, True)]
         names = {f.name: (fields or {}).get(f.name, f.name) for f in carried}
-        counted = {
-            names[f.name]: f.metadata["counted_as"] for f in carried if "counted_as" in f.metadata
-        }
+        counted = {names[f.name]: f.metadata[_COUNTED] for f in carried if _COUNTED in f.metadata}
         wire_type = _WireType(kind=kind, name=written, fields=names, counted=counted)
         _BY_NAME[written] = _BY_CLASS[kind] = wire_type
         return kind
@@ -132,7 +153,7 @@ method that is not installed here
         importlib.import_module(WIRE_TYPES[name])
     if name not in _BY_NAME:
         raise UnknownTypeError(
-            f"unknown type {name!r}: written by a newer fedgram, or by a method that is not "
+            f"unknown type {name[:100]!r}: written by a newer fedgram, or by a method that is not "
             "installed here"
         )
     wire_type = _BY_NAME[name]
@@ -169,7 +190,7 @@ def size(value: Any) -> int:
 def counted(value: Any) -> int:
     """Return the number of bytes that a method needs to send for `value`.
 
-    This is the encoded size, except for arrays in a field with the metadata ``counted_as``: these
+    This is the encoded size, except for arrays in a field declared with `counted_field`: these
     count in the given number type. Such a field holds wider numbers only to make sums exact.
 
     Examples
@@ -177,7 +198,7 @@ def counted(value: Any) -> int:
     >>> @register("Mean/1")
     ... @dataclasses.dataclass(frozen=True)
     ... class Mean:
-    ...     total: NDArray[Any] = dataclasses.field(metadata={"counted_as": np.float32})
+    ...     total: NDArray[Any] = counted_field(np.float32)
     >>> size(Mean(np.full(1000, 2**40))) - counted(Mean(np.full(1000, 2**40)))
     4000
     """
@@ -238,7 +259,11 @@ def decode(data: bytes, *, origin: str = "message") -> Any:
         arrays = dict(sorted(_unpack(data).items(), key=_number))
         if header["sha256"] != _hash(header["value"], arrays):
             raise ValueError("wrong checksum")
-        return _rebuild(header["value"], arrays)
+        unused = dict(arrays)  # each array is used once, so that decoding costs what bytes cost
+        value = _rebuild(header["value"], unused, MOST_DEPTH)
+        if unused:
+            raise ValueError(f"{len(unused)} arrays that no value contains")
+        return value
     except UnknownTypeError as error:
         raise UnknownTypeError(f"{origin}: {error}") from error
     except (SafetensorError, FedgramError, *_DAMAGE) as error:
@@ -261,9 +286,19 @@ def digest(value: Any) -> str:
     return _hash(*_flatten(value))
 
 
-def save(path: Path, value: Any) -> None:
-    """Write `value` to a file, atomically: the file is either complete or absent."""
-    files.write(path, encode(value))
+def save(path: Path, value: Any, *, private: bool = False) -> None:
+    """Write `value` to a file, atomically: the file is either complete or absent.
+
+    Parameters
+    ----------
+    path
+        The file; missing folders are created.
+    value
+        The value.
+    private
+        Whether only the owner may read the file, and enter folders that are created.
+    """
+    files.write(path, encode(value), private=private)
 
 
 def load(path: Path) -> Any:
@@ -283,13 +318,13 @@ def _flatten(value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
 # Not nested in `_flatten`: nested functions that call each other are a reference cycle, which would
 # keep every array alive until the next garbage collection.
 def _walk(node: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
-    if node is None or isinstance(node, bool | int | float | str | np.generic):
+    if node is None or isinstance(node, _PLAIN):
         return node.item() if isinstance(node, np.generic) else node
     if isinstance(node, np.ndarray):
         name = f"{len(arrays)} {path}".strip()  # the number makes the name unique
         arrays[name] = node
         return {"$": "array", "name": name, "dtype": _dtype_name(node.dtype)}
-    if isinstance(node, list | tuple):
+    if isinstance(node, _SEQUENCES):
         items = [_walk(item, f"{path}.{i}", arrays) for i, item in enumerate(node)]
         return items if isinstance(node, list) else {"$": "tuple", "items": items}
     if isinstance(node, dict):
@@ -313,24 +348,38 @@ def _walk_named(
     return {key: _walk(values[key], f"{path}.{key}".strip("."), arrays) for key in sorted(values)}
 
 
-def _rebuild(skeleton: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    if isinstance(skeleton, list):
-        return [_rebuild(item, arrays) for item in skeleton]
-    if not isinstance(skeleton, dict):
+def _rebuild(skeleton: Any, unused: dict[str, NDArray[Any]], depth: int) -> Any:
+    """Return the value of a skeleton; arrays are taken out of `unused`."""
+    if not isinstance(skeleton, dict | list):
         return skeleton
+    if not depth:
+        raise ValueError(f"nested deeper than {MOST_DEPTH}")
+    if isinstance(skeleton, list):
+        return [_rebuild(item, unused, depth - 1) for item in skeleton]
     kind = skeleton["$"]
     if kind == "array":
-        return arrays[skeleton["name"]].astype(skeleton["dtype"], copy=False)
+        return _widened(unused.pop(skeleton["name"]), skeleton["dtype"])
     if kind == "tuple":
-        return tuple(_rebuild(item, arrays) for item in skeleton["items"])
-    items = {name: _rebuild(item, arrays) for name, item in skeleton["items"].items()}
+        return tuple(_rebuild(item, unused, depth - 1) for item in skeleton["items"])
+    items = {name: _rebuild(item, unused, depth - 1) for name, item in skeleton["items"].items()}
     return items if kind == "dict" else build(kind, items)
+
+
+def _widened(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return an array in the type that it was encoded from: int64 may be stored narrower."""
+    stored = array.dtype.name
+    same = stored == dtype or (dtype == "int64" and stored in _NARROWER)
+    if not same or dtype not in _DTYPES:
+        raise ValueError(f"an array of {stored} for one of {str(dtype)[:20]!r}")
+    return array.astype(dtype, copy=False)
 
 
 def _header(data: bytes, origin: str) -> dict[str, Any]:
     """Return fedgram's JSON header, read from the safetensors header at the start of `data`."""
     try:
         size = int.from_bytes(data[:8], "little")
+        if size > MOST_TEXT:
+            raise ValueError("the header is too long")
         header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
     except _DAMAGE as error:
         raise DataError(

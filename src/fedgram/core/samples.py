@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgram.core.codec import register
+from fedgram.core.codec import local_field, register
+from fedgram.core.layouts import ImageLayout, TableLayout, layout_of
 from fedgram.errors import DataError, MismatchError
 
 Array = NDArray[Any]
@@ -47,6 +47,11 @@ class Space:
     >>> digits = Space(width=65, unit=6 / 127, bound=127, steps=("input(64)", "grid(8 bits)"))
     >>> digits.exact, digits.most_samples
     (True, 571850209985416)
+    >>> digits.constant, digits.without_constant
+    (64, slice(0, 64, None))
+    >>> images = Space(width=785, inputs=784, backbone="image 28x28x1")
+    >>> images.layout, images.traceable
+    (ImageLayout(height=28, width=28, channels=1), True)
     """
 
     width: int
@@ -58,15 +63,40 @@ class Space:
     steps: tuple[str, ...] = ()
 
     @property
+    def traceable(self) -> bool:
+        """Whether the number of inputs is known, so that grid and lift can be checked."""
+        return self.inputs > 0
+
+    @property
+    def has_constant(self) -> bool:
+        """Whether the last feature is a constant, as the grid and all later steps append one.
+
+        A space without steps whose features are the inputs has no constant.
+        """
+        return self.width > 0 and (bool(self.steps) or self.width != self.inputs)
+
+    @property
+    def constant(self) -> int:
+        """Index of the constant, which is also the number of features before it."""
+        if not self.has_constant:
+            raise MismatchError("expected a constant as last feature; this method needs it")
+        return self.width - 1
+
+    @property
+    def without_constant(self) -> slice:
+        """The features without the constant; all features of a space that has no constant."""
+        return slice(0, self.width - self.has_constant)
+
+    @property
+    def layout(self) -> ImageLayout | TableLayout | None:
+        """What the inputs are, as the name of the backbone states; None if unknown."""
+        return layout_of(self.backbone)
+
+    @property
     def image(self) -> tuple[int, ...]:
         """Height, width and channels if the features are the pixels of images; else empty."""
-        if self.width != self.inputs + 1:  # lifted
-            return ()
-        if found := re.fullmatch(r"image (\d+)x(\d+)x(\d+)", self.backbone):
-            return tuple(map(int, found.groups()))
-        if found := re.match(r"pixels:(\d+)\b", self.backbone):  # a downsampled color image
-            return (int(found[1]), int(found[1]), 3)
-        return ()
+        lifted = self.width != self.inputs + 1
+        return () if lifted or not isinstance(self.layout, ImageLayout) else self.layout.shape
 
     @property
     def exact(self) -> bool:
@@ -93,23 +123,6 @@ class Space:
 NO_SPACE = Space(width=0)
 
 
-def image_backbone_name(height: int, width: int, channels: int) -> str:
-    """Return the backbone name for images whose pixels are the features.
-
-    Parameters
-    ----------
-    height, width, channels
-        Shape of each image.
-
-    Examples
-    --------
-    >>> name = image_backbone_name(28, 28, 1)
-    >>> name, Space(width=785, inputs=784, backbone=name).image
-    ('image 28x28x1', (28, 28, 1))
-    """
-    return f"image {height}x{width}x{channels}"
-
-
 @register("Features/1")
 @dataclass(frozen=True, eq=False)
 class Features:
@@ -122,7 +135,8 @@ class Features:
     space
         The feature space.
     cache
-        Lifted copies of these rows by lift, for repeated evaluation; None without a cache.
+        Features made from these rows, by their feature space, for repeated evaluation; None
+        without a cache.
 
     Examples
     --------
@@ -133,7 +147,7 @@ class Features:
 
     values: Array
     space: Space
-    cache: dict[Any, Features] | None = field(default=None, metadata={"carried": False})
+    cache: dict[Space, Features] | None = local_field(default=None)
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.shape[1] != self.space.width:
@@ -155,6 +169,21 @@ class Features:
         """Return the rows as float64 in real units: stored value times the unit."""
         real: Floats = self.values * np.float64(self.space.unit)
         return real
+
+    def derived(self, space: Space, make: Callable[[], Features]) -> Features:
+        """Return the features in `space` that `make` computes from these, from the cache if cached.
+
+        A feature space contains all steps that made the features. So the space is the key: features
+        of different steps cannot be confused.
+        """
+        if self.cache is None:
+            return make()
+        if space not in self.cache:
+            made = make()
+            if made.space != space:
+                raise MismatchError(f"derived features differ: {space.difference(made.space)}")
+            self.cache[space] = made
+        return self.cache[space]
 
     def take(self, indices: Array | slice) -> Features:
         """Return some of the rows."""

@@ -1,18 +1,58 @@
-"""What a method shares with clients: the questions every shared result answers."""
+"""The base class of shared results: what a method sends to its clients."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fedgram.core import codec
+from fedgram.core.samples import Space
+
+
+class Wrapper:
+    """Base of values made of another value, with its space and its class list.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Head:
+    ...     space: Space
+    ...     classes: tuple[str, ...]
+    >>> @dataclass(frozen=True)
+    ... class Halved(Wrapper):
+    ...     head: Head
+    ...
+    ...     @property
+    ...     def wrapped(self) -> Head:
+    ...         return self.head
+    >>> Halved(Head(Space(width=3), ("cat", "dog"))).classes
+    ('cat', 'dog')
+    """
+
+    @property
+    def wrapped(self) -> Any:
+        """The value whose space and class list this one has."""
+        raise NotImplementedError
+
+    @property
+    def space(self) -> Space:
+        """The feature space of the wrapped value."""
+        space: Space = self.wrapped.space
+        return space
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class list of the wrapped value, in the order of its scores."""
+        classes: tuple[str, ...] = self.wrapped.classes
+        return classes
 
 
 class Shared:
-    """Base of what a method shares.
+    """Base class of shared results.
 
     A subclass is a registered dataclass with `space` and `classes`, as fields or properties: the
-    space and the class list that a client's samples must have. The answers below suit a result
-    that is the same for every client; a subclass changes those that are different.
+    space and the class list that a client's samples must have. The defaults below are those
+    of a result that is the same for all clients; a subclass overrides them.
 
     Examples
     --------
@@ -27,7 +67,7 @@ class Shared:
     """
 
     def part_for(self, client: str) -> Any:  # noqa: ARG002  # it is the same for all
-        """Return what one client is sent."""
+        """Return the part of the result that is sent to one client."""
         return self
 
     def provenance(self) -> str:
@@ -39,12 +79,12 @@ class Shared:
         return codec.digest(self)
 
     def predictor(self) -> Any:
-        """Return a model for clients without samples of their own; None where there is none."""
+        """Return a model for clients without samples; None if there is no such model."""
         return None
 
     @property
     def tuned(self) -> Any:
-        """The settings that were chosen for all clients (`Tuned`); None where none were."""
+        """The settings that were chosen for all clients (`Tuned`); None without selection."""
         return None
 
 
@@ -54,5 +94,5 @@ def provenance(shared: Any) -> str:
 
 
 def part_for(shared: Any, client: str) -> Any:
-    """Return what one client is sent of a shared result."""
+    """Return the part of a shared result that is sent to one client."""
     return shared.part_for(client) if isinstance(shared, Shared) else shared

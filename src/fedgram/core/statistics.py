@@ -5,8 +5,9 @@ Clients send `Statistics`, the server adds them and solves the normal equations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import isqrt
 from typing import Self
 
 import numpy as np
@@ -17,6 +18,8 @@ from fedgram.core.exact import Accumulator
 from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Labels, Space
 from fedgram.core.solve import require_ridge, ridge_solve, unpack_symmetric
 from fedgram.errors import DataError, ExactnessError, MismatchError, SolveError
+
+_SLACK = 1e-9  # of a product of 64-bit integers computed in float64: far above its rounding
 
 
 @codec.register("Statistics/1")
@@ -116,6 +119,54 @@ class Statistics(Additive):
 
     def lacks_schema(self) -> bool:
         return self.space == NO_SPACE
+
+    def validate(self, sites: int = 1) -> None:
+        if self.count * sites > self.space.most_samples:
+            raise DataError("more samples than leave room for those of other sites")
+        diagonal = self.diagonal()
+        if self.count < 0 or self.energy < 0 or (diagonal < 0).any():
+            raise DataError("a Gram matrix with a negative count or sum of squares")
+        if self.space.exact and (diagonal > self.count * self.space.bound**2).any():
+            raise DataError("a Gram matrix larger than its samples allow")
+        sizes = np.sqrt(diagonal.astype(np.float64)) * (1 + _SLACK)
+        for i, row in self._rows():  # as floats: the smallest 64-bit integer has no magnitude
+            if (np.abs(row.astype(np.float64)) > sizes[i] * sizes[i:]).any():
+                raise DataError("a Gram matrix with an entry larger than its diagonal allows")
+        length = float(np.sqrt(float(self.energy)))
+        if (np.abs(self.moment.astype(np.float64)) > sizes[:, None] * length).any():
+            raise DataError("class sums larger than the Gram matrix allows")
+
+    def validate_class_sums(self, like: Self, classes: tuple[str, ...]) -> None:
+        if like.energy != like.count or like.classes != classes:  # targets are not the classes
+            return
+        if self.energy != self.count:
+            raise DataError("class sums that do not count every sample once")
+        space = self.space
+        if not (space.exact and space.traceable and space.has_constant and self.count):
+            return
+        last = space.constant
+        square, rest = divmod(int(self.diagonal()[last]), self.count)
+        constant = isqrt(square)
+        if rest or constant**2 != square:
+            raise DataError("a constant feature that is not constant")
+        if not constant:
+            return
+        # The column of the constant repeats the total of the class sums.
+        column = np.array([row[last - i] for i, row in self._rows()])
+        if (column != self.moment.sum(axis=1) * constant).any():
+            raise DataError("a Gram matrix whose row of sums differs from the class sums")
+        counts = self.moment[last]
+        if (counts < 0).any() or (counts % constant).any():
+            raise DataError("class counts that no samples can have")
+        if (np.abs(self.moment) > counts // constant * space.bound).any():
+            raise DataError("class sums larger than their samples allow")
+
+    def _rows(self) -> Iterator[tuple[int, Array]]:
+        """Yield the rows of the upper triangle of the Gram matrix."""
+        start, width = 0, self.space.width
+        for i in range(width):
+            yield i, self.gram[start : start + width - i]
+            start += width - i
 
     def solve(self, ridge: float, *, towards: Floats | None = None) -> Floats:
         """Return the weights of argmin_W ``|F W - Y|^2 + ridge |W - towards|^2``, (d, c).

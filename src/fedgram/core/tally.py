@@ -10,6 +10,7 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.additive import Additive, schema_field
 from fedgram.core.samples import Array, Labels
+from fedgram.errors import DataError
 
 HISTOGRAM_BINS = 101  # client accuracies, rounded to per cent
 FIXED_POINT_ONE = 10**12  # an accuracy of 1.0 in the fixed-point sums
@@ -115,6 +116,27 @@ class Tally(Additive):
             class_correct=np.bincount(truth.codes[hit], minlength=width),
             classes=truth.classes,
         )
+
+    def validate(self, sites: int = 1) -> None:  # noqa: ARG002  # the tally of one client
+        tested = int(self.samples > 0)
+        wrong = (
+            self.clients != 1
+            or self.clients_without_test != 1 - tested
+            or not 0 <= self.correct <= self.samples
+            or not all(
+                0 <= each <= FIXED_POINT_ONE for each in (self.accuracies, self.global_accuracy_sum)
+            )
+            or self.auroc_clients not in (0, 1)
+            or not 0 <= self.aurocs <= self.auroc_clients * FIXED_POINT_ONE
+            or (self.histogram < 0).any()
+            or int(self.histogram.sum()) != tested
+            or (self.class_correct < 0).any()
+            or (self.class_correct > self.class_samples).any()
+            or sum(self.class_samples.tolist()) != self.samples
+            or sum(self.class_correct.tolist()) != self.correct
+        )
+        if wrong:
+            raise DataError("a tally that no single client can have")
 
     @property
     def client_mean(self) -> float:

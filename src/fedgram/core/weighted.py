@@ -13,12 +13,11 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.additive import Additive, schema_field
 from fedgram.core.samples import Array, Floats, Integers
-from fedgram.errors import ExactnessError, SolveError
+from fedgram.errors import DataError, ExactnessError, SolveError
 
 REACH = 2**10  # parameters of larger magnitude count as diverged
 SINGLE, DOUBLE = 24, 54  # binary places: the precision of float32 and float64 for values near 1
 MOST_WEIGHT = 2**63 // (REACH * 2**SINGLE) - 1  # largest sum of weights that cannot overflow
-_SINGLE = {"counted_as": np.float32}  # double precision has two such fields
 
 
 @codec.register("Weighted/1")
@@ -52,8 +51,8 @@ class Weighted(Additive):
     """
 
     weight: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
-    total: Integers = field(default_factory=lambda: np.zeros(0, np.int64), metadata=_SINGLE)
-    fine: Integers = field(default_factory=lambda: np.zeros(0, np.int64), metadata=_SINGLE)
+    total: Integers = codec.counted_field(np.float32, default_factory=lambda: np.zeros(0, np.int64))
+    fine: Integers = codec.counted_field(np.float32, default_factory=lambda: np.zeros(0, np.int64))
     diverged: int = 0
     places: int = schema_field(default=0)
 
@@ -98,6 +97,17 @@ class Weighted(Additive):
 
     def lacks_schema(self) -> bool:
         return not self.places
+
+    def validate(self, sites: int = 1) -> None:
+        if (self.weight < 0).any() or (self.weight > MOST_WEIGHT // sites).any():
+            raise DataError("weights below zero, or that leave no room for those of other sites")
+        if self.diverged not in (0, 1):
+            raise DataError("a client that diverged more than once")
+        reach = self.weight.astype(np.float64) * REACH * 2**SINGLE
+        if (np.abs(self.total.astype(np.float64)) > reach).any():
+            raise DataError("a weighted sum beyond the reach of its weights")
+        if (np.abs(self.fine.astype(np.float64)) > 2.0 ** (self.places - SINGLE - 1)).any():
+            raise DataError("a rest of rounding that is more than half a step")
 
     def mean(self, otherwise: Array | None = None) -> Floats:
         """Return the weighted mean; entries whose weights are all zero are those of `otherwise`."""

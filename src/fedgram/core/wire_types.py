@@ -23,7 +23,6 @@ WIRE_TYPES = {
     "Evaluation": "fedgram.federation.scoring",
     "Features": "fedgram.core.samples",
     "Greeting": "fedgram.engines.remote.messages",
-    "Held": "fedgram.engines.remote.messages",
     "Informed": "fedgram.selection.class_prior",
     "IntegerHead": "fedgram.softmax.sums",
     "Judged": "fedgram.methods._pooling",

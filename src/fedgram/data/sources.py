@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from fedgram.core.samples import Array, Integers, image_backbone_name
+from fedgram.core.layouts import ImageLayout
+from fedgram.core.samples import Array, Integers
 from fedgram.data import synthetic
 from fedgram.data.archives import cifar_folder, idx_folder
 from fedgram.data.dataset import Dataset, Vectors
@@ -103,7 +104,7 @@ def _flat(arrays: Mapping[str, Array]) -> dict[str, Array]:
     if x is None or x.ndim not in (3, 4) or x.dtype != np.uint8:
         return dict(arrays)
     height, width, channels = (*x.shape[1:], 1)[:3]
-    backbone = np.array(image_backbone_name(height, width, channels))
+    backbone = np.array(ImageLayout(height=height, width=width, channels=channels).backbone)
     return {**arrays, "x": x.reshape(len(x), -1), "backbone": backbone}
 
 

@@ -99,9 +99,9 @@ class Membership:
         return digests
 
     def _run(self, path: Path) -> dict[str, Any]:
-        course = read_object(path / "course.json")
+        state = read_object(path / "course.json")
         methods = {}
-        for name in course["runs"]:
+        for name in state["runs"]:
             done = path / f"{name}.done"
             notes = read_lines(path / name / NOTES)
             methods[name] = {
@@ -109,7 +109,7 @@ class Membership:
                 "result": read_object(done) if done.is_file() else None,
                 "left_out": [note for note in notes if note["text"].startswith("left out")],
             }
-        return {"run": path.name, "finished": course["finished"], "methods": methods}
+        return {"run": path.name, "finished": state["finished"], "methods": methods}
 
 
 def _account(name: str, ledger: Ledger, federation: FederationRules) -> dict[str, Any]:

@@ -56,9 +56,9 @@ class RunState:
                 return cls(folder=passes[-1], plan=plan, **kept)
         number = int(passes[-1].name) + 1 if passes else 1
         runs = {name: secrets.token_hex(16) for name in methods}
-        course = cls(folder=folder / "runs" / f"{number:04d}", plan=plan, runs=runs)
-        course._write(finished=False)
-        return course
+        started = cls(folder=folder / "runs" / f"{number:04d}", plan=plan, runs=runs)
+        started._write(finished=False)
+        return started
 
     def run(self, method: str, party: str) -> str:
         """Return the name of a method's run with these sites and terms.
@@ -67,7 +67,7 @@ class RunState:
         store under the name of a run is valid for that run only.
         """
         if self.parties.setdefault(method, party) != party:
-            shutil.rmtree(self.journal(method), ignore_errors=True)
+            shutil.rmtree(self.replay_log(method), ignore_errors=True)
             self.runs[method], self.parties[method] = secrets.token_hex(16), party
         self._write(finished=False)
         return self.runs[method]
@@ -90,7 +90,7 @@ class RunState:
                 path.unlink()
         return folder
 
-    def journal(self, method: str) -> Path:
+    def replay_log(self, method: str) -> Path:
         """Return the folder of the sites' answers, the replay log."""
         return self.folder / f"{method}.journal"
 
@@ -101,12 +101,12 @@ class RunState:
     def end(self, method: str, summary: dict[str, Any]) -> None:
         """Finish a method's run; its record now holds the results of the sites' answers."""
         files.write(self.folder / f"{method}.done", json.dumps(summary) + "\n")
-        shutil.rmtree(self.journal(method), ignore_errors=True)
+        shutil.rmtree(self.replay_log(method), ignore_errors=True)
 
     def finish(self) -> None:
         """Finish the pass; the next run starts a new one."""
         for method in self.runs:  # a kill at the end of a run may have left one
-            shutil.rmtree(self.journal(method), ignore_errors=True)
+            shutil.rmtree(self.replay_log(method), ignore_errors=True)
         self._write(finished=True)
 
     def _write(self, *, finished: bool) -> None:

@@ -39,12 +39,12 @@ _PATIENCE = 60.0  # seconds to wait for another server to end
 Say = Callable[[str], None]
 
 
-def run_federation(carrier: Transport, folder: Path, say: Say) -> Path:
+def run_federation(transport: Transport, folder: Path, say: Say) -> Path:
     """Run every method of the folder's ``federation.toml``.
 
     Parameters
     ----------
-    carrier
+    transport
         The connection to the sites.
     folder
         Folder of the server.
@@ -56,30 +56,30 @@ def run_federation(carrier: Transport, folder: Path, say: Say) -> Path:
     Path
         The folder of the records.
     """
-    with alone(folder, carrier):
-        return _served(carrier, folder, say)
+    with alone(folder, transport):
+        return _served(transport, folder, say)
 
 
 @contextmanager
-def alone(folder: Path, carrier: Transport) -> Iterator[None]:
+def alone(folder: Path, transport: Transport) -> Iterator[None]:
     """Lock a folder: a server that lost its connection may still be working there."""
-    end = carrier.now() + _PATIENCE
+    end = transport.now() + _PATIENCE
     with (folder / LOCK).open("a") as file:
         while not files.locked(file):
-            if carrier.now() >= end:
+            if transport.now() >= end:
                 raise FederationError(
                     f"{folder}: another server is using this folder; wait until it ends"
                 )
-            carrier.wait(1.0)
+            transport.wait(1.0)
         yield  # closing the file ends the lock, as the end of this process does
 
 
-def _served(carrier: Transport, folder: Path, say: Say) -> Path:
+def _served(transport: Transport, folder: Path, say: Say) -> Path:
     config, federation = read_federation(folder / SETTINGS)
     plan = [config.to_dict(), asdict(federation), version("fedgram")]
-    course = RunState.begin(folder, codec.digest(plan), config.methods)
+    run_state = RunState.begin(folder, codec.digest(plan), config.methods)
     for name in config.methods:
-        if course.done(name):
+        if run_state.done(name):
             continue
         with Ledgers(folder) as ledgers:
             run = _Run(
@@ -87,19 +87,19 @@ def _served(carrier: Transport, folder: Path, say: Say) -> Path:
                 method=config.make(name),
                 config=config,
                 federation=federation,
-                course=course,
+                run_state=run_state,
                 ledgers=ledgers,
                 registered=registered(folder),
                 say=say,
             )
-            result = run.conducted(carrier)
+            result = run.conducted(transport)
         outcome = result.to_dict()
         del outcome["run"]  # where this server keeps it
-        course.end(name, outcome)
+        run_state.end(name, outcome)
         accuracy = result.accuracy["client_mean"]
         say(f"{name}: accuracy {accuracy:.4f}, shared {result.shared_digest}")
-    course.finish()
-    return course.folder
+    run_state.finish()
+    return run_state.folder
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -110,31 +110,31 @@ class _Run:
     method: Method[Any]
     config: Config
     federation: FederationRules
-    course: RunState
+    run_state: RunState
     ledgers: Ledgers
     registered: Mapping[str, int]
     say: Say
 
-    def conducted(self, carrier: Transport) -> Result:
+    def conducted(self, transport: Transport) -> Result:
         """Enroll the sites, fit, score, record and deliver."""
-        record = Record(self.course.record(self.name), self.config.about(self.name))
+        record = Record(self.run_state.record(self.name), self.config.about(self.name))
 
         def note(client: str, text: str) -> None:
             record.note(client, text)
             self.say(f"{client}: {text}")
 
         roll = Enrollment(
-            carrier,
+            transport,
             self.federation,
             listed=self.federation.sites,
-            shut_out=self.ledgers.shut_out(),
+            excluded=self.ledgers.shut_out(),
             registered=self.registered,
             classes=sorted({name for _, ledger in self.ledgers for name in ledger.total.classes}),
             note=note,
         )
         terms = self._agreed(roll.assemble(self._terms()), roll)
-        post = Collector(carrier, roll.node, self.federation, note)
-        engine = self._engine(post, roll, terms, record)
+        collector = Collector(transport, roll.node, self.federation, note)
+        engine = self._engine(collector, roll, terms, record)
         scorer = Scorer(self.method, None, terms.metrics, kept_valid=terms.kept_valid)
         result = run_on(
             self.method,
@@ -151,7 +151,7 @@ class _Run:
         kept_valid = keeps_valid(self.method) or self.config.data.reserve_valid
         return Terms(
             version=version("fedgram"),
-            run=self.course.runs[self.name],
+            run=self.run_state.runs[self.name],
             seed=self.config.engine.seed,
             method=self.name,
             settings=self.method.settings(),
@@ -165,38 +165,43 @@ class _Run:
     def _agreed(self, terms: Terms, roll: Enrollment) -> Terms:
         """Return the terms with the name of the run of these sites, with these samples."""
         party = codec.digest([replace(terms, run=""), roll.fingerprints])
-        return replace(terms, run=self.course.run(self.name, party))
+        return replace(terms, run=self.run_state.run(self.name, party))
 
     def _engine(
-        self, post: Collector, roll: Enrollment, terms: Terms, record: Record
+        self, collector: Collector, roll: Enrollment, terms: Terms, record: Record
     ) -> RemoteFederation:
-        journal = ReplayLog(self.course.journal(self.name))
+        replay_log = ReplayLog(self.run_state.replay_log(self.name))
         names = list(roll.greetings)
         if self.config.engine.secure:
-            return self._masked(post, names, terms, journal, record)
+            return self._masked(collector, names, terms, replay_log, record)
         private, prints = self.config.engine.private, roll.fingerprints
         return RemoteFederation(
-            post,
+            collector,
             names,
             terms,
-            journal,
+            replay_log,
             members=None if private else lambda kind: Contributions(self.ledgers.of(kind), prints),
             private=private,
             on_ask=record.ask,
         )
 
     def _masked(
-        self, post: Collector, names: list[str], terms: Terms, journal: ReplayLog, record: Record
+        self,
+        collector: Collector,
+        names: list[str],
+        terms: Terms,
+        replay_log: ReplayLog,
+        record: Record,
     ) -> RemoteFederation:
         try:
             from fedgram.engines.remote.secure_server import SecureRemoteFederation
         except ImportError as error:
             raise ConfigError("secure sums need: pip install 'fedgram[secure]'") from error
         return SecureRemoteFederation(
-            post,
+            collector,
             names,
             terms,
-            journal,
+            replay_log,
             members=lambda kind: Contributions(self.ledgers.of(kind, cohort=True), {}),
             threshold=self.config.engine.threshold,
             on_ask=record.ask,
@@ -204,7 +209,7 @@ class _Run:
 
     def _publish(self, result: Result) -> None:
         """Record in the ledgers, once, which model was computed from their totals."""
-        model = str(self.course.folder / self.name / "shared.safetensors")
+        model = str(self.run_state.folder / self.name / "shared.safetensors")
         said: dict[str, Any] = {"shared_digest": result.shared_digest, "model": model}
         for ledger in self.ledgers.used:
             before = [event.detail for event in ledger.history() if event.what == "publish"]

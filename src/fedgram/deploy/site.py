@@ -46,13 +46,13 @@ def simulated(config: Config, share: int, folder: Path) -> SiteEndpoint:
     folder
         Folder for the caches of simulated sites.
     """
-    everybody = federate(load_dataset(config.data.source), config.data, config.grid).members
-    if not 0 <= share < len(everybody):
+    clients = federate(load_dataset(config.data.source), config.data, config.grid).members
+    if not 0 <= share < len(clients):
         raise ConfigError(
-            f"node {share} has no samples: the data are partitioned over {len(everybody)} clients; "
+            f"node {share} has no samples: the data are partitioned over {len(clients)} clients; "
             "use the same number of nodes"
         )
-    site = everybody[share]
+    site = clients[share]
     return SiteEndpoint(
         site.id,
         lambda: site,

@@ -1,1 +1,1 @@
-"""Carriers of messages: each is a `Federation`."""
+"""Engines: each is a `Federation` that can also be scored."""

@@ -1,4 +1,4 @@
-"""A federation that has answered already: its sum is a ledger's total."""
+"""A federation whose one sum is the total of a ledger."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fedgram.runtime import files
 
 
 class Ledgered:
-    """Lets a method that asks for one sum of statistics be fitted on a total kept elsewhere.
+    """Fits a method that needs one sum of statistics on a stored total.
 
     Parameters
     ----------
     total
-        The sum that clients would have sent.
+        The sum of the clients' statistics.
     members
-        Their names.
+        Names of the clients.
     """
 
     def __init__(self, total: Statistics, members: Sequence[str]) -> None:
@@ -42,6 +42,10 @@ class Ledgered:
     @property
     def private(self) -> bool:
         return True
+
+    @property
+    def contributors(self) -> Sequence[str]:
+        return self.clients if self._answered else ()
 
     @property
     def rng(self) -> np.random.Generator:
@@ -69,7 +73,19 @@ class Ledgered:
 
 
 def publish(ledger: Ledger, name: str, method: Method[Any], out: Path) -> dict[str, Any]:
-    """Solve a ledger's total with a method, write what is shared, and record that it was made."""
+    """Solve a ledger's total with a method, write the shared result, and record it.
+
+    Parameters
+    ----------
+    ledger
+        The ledger.
+    name
+        Name of the method.
+    method
+        The method.
+    out
+        File for the shared result.
+    """
     total = ledger.total
     shared = next(iter(method.fit(Ledgered(total, ledger.members))))
     digest = shared_digest(method, shared)

@@ -1,4 +1,4 @@
-"""What the runner asks of a federation, beyond what methods may."""
+"""What the runner needs of a federation, besides what methods use."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from fedgram.federation.protocol import Exchange, Federation
 from fedgram.federation.scoring import ScoreTask, SiteScore
 from fedgram.federation.step import step_name
 
-SCORING = 0  # asks are numbered from 1: scoring, however often, changes nothing in training
-SERVER, DROPOUT = 0x5E, 0xD0  # set the server's randomness apart from any client's
+SCORING = 0  # calls of a method are numbered from 1, so scoring does not change training
+SERVER, DROPOUT = 0x5E, 0xD0  # keep the random numbers of the server apart from those of clients
 
 
 class Engine(Federation, Protocol):
-    """A federation that can be scored too."""
+    """A federation that can also be scored."""
 
     asks: list[Exchange]
 
     def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore]]:
-        """Yield the score of each site, or one of all together where only their sum is seen.
+        """Yield the score of each site, or the sum of all scores if the server sees only that.
 
-        What is added to ``asks`` meanwhile is the scoring.
+        The exchanges of the scoring are appended to ``asks``.
         """
 
     def deliver(self, shared: Any, round_: int) -> None:
-        """Hand every client the final result, which is that of this round."""
+        """Send every client the final result, which is the result of this round."""
 
 
 def client_rng(seed: int, client: str, ask: int) -> np.random.Generator:
-    """Return a client's randomness for one ask: from the seed, its name and the ask's number."""
+    """Return a client's random generator, from the seed, its name and the number of the call."""
     name = int.from_bytes(hashlib.sha256(client.encode()).digest()[:8], "little")
     return np.random.default_rng(np.random.SeedSequence([seed, name, ask]))
 
 
 def server_rng(seed: int, asked: int, purpose: int = SERVER) -> np.random.Generator:
-    """Return the server's randomness after so many asks."""
+    """Return the server's random generator after a number of calls of `sum` and `gather`."""
     return np.random.default_rng(np.random.SeedSequence([seed, asked, purpose]))
 
 
 def resolve_clients(
     step: Callable[..., Any], clients: Iterable[str] | None, members: Sequence[str]
 ) -> Sequence[str]:
-    """Return which of the members are asked, sorted; there must be some, and no strangers."""
+    """Return the names of the asked members, sorted; raise for none and for unknown names."""
     names = members if clients is None else sorted(set(clients))
     unknown = sorted(set(names) - set(members))
     if unknown or not names:
-        missing = f"{', '.join(unknown)} not in it" if unknown else "nobody to ask"
+        missing = f"unknown clients: {', '.join(unknown)}" if unknown else "no clients"
         raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
     return names
 
 
 def refusal(step: Callable[..., Any]) -> PrivacyError:
-    """Return why a private federation does not gather."""
+    """Return the error of `gather` in a private federation."""
     return PrivacyError(
         f"{step_name(step)} would show the server each client's reply, and this federation "
-        "is private: only sums may be asked for"
+        "is private: it allows sums only"
     )

@@ -1,4 +1,4 @@
-"""Secure sums over clients in this process, to study and test them; they protect nothing here."""
+"""Secure sums over clients in one process, for studies and tests; they protect nothing here."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Secure(InProcess):
     ) -> None:
         super().__init__(sites, **options, private=True)
         if not 0.5 <= threshold < 1:
-            raise ConfigError(f"engine.threshold = {threshold}: use 0.5 <= share < 1")
+            raise ConfigError(f"engine.threshold = {threshold}: use 0.5 <= threshold < 1")
         self._threshold = threshold
         self._absent = absent or {}
         self._on_message = on_message
@@ -116,15 +116,15 @@ class Secure(InProcess):
                     check(reply)
                     yield reply
 
-        total: Total = run_session(server, members, ask, confirm=bool(self._signers))[0]
+        total: Total
+        total, survivors = run_session(server, members, ask, confirm=bool(self._signers))
+        self._totals.summed(step, broadcast, survivors.names)
         return total
 
     def _there(self, round_: RoundName, names: Sequence[str]) -> Sequence[str]:
         """Return the clients that answer; those that drop out by chance do so before `masked`."""
-        lucky = set(self._present(names)) if round_ == "masked" else set(names)
-        return [
-            name for name in names if name in lucky and name not in self._absent.get(round_, ())
-        ]
+        stay = set(self._survivors(names)) if round_ == "masked" else set(names)
+        return [name for name in names if name in stay and name not in self._absent.get(round_, ())]
 
     def _round(
         self,

@@ -35,29 +35,29 @@ DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl", "auto")
 
 @dataclass(frozen=True, kw_only=True)
 class Data(PartitionPlan):
-    """Where the samples come from, and how they are dealt."""
+    """Where the samples come from, and how they are partitioned."""
 
     source: str = "digits"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """How the federation is carried.
+    """How the federation is simulated.
 
     Parameters
     ----------
     workers
         Number of clients that compute at the same time.
     private
-        Let the server see sums only, as under secure sums.
+        Show the server sums only, as under secure aggregation.
     seed
-        From which the methods' randomness is drawn.
+        Seed of the methods' random numbers.
     dropout
-        Chance that a client which is asked in training does not answer.
+        Probability that a client does not answer a request during training.
     secure
-        Sum under masks, so that the server cannot see more than sums; private by that.
+        Use secure aggregation: the server cannot see more than sums. Implies `private`.
     threshold
-        Of a secure sum: more than this share of the clients must stay to its end.
+        Secure aggregation needs answers of more than this fraction of the clients until its end.
     """
 
     workers: int = 1
@@ -69,7 +69,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.threshold < 1:
-            raise ConfigError(f"engine.threshold = {self.threshold}: use 0.5 <= share < 1")
+            raise ConfigError(f"engine.threshold = {self.threshold}: use 0.5 <= threshold < 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +103,14 @@ class Config:
         return create_method(name, {**common, **self.method.get(name, {})})
 
     def about(self, name: str) -> dict[str, Any]:
-        """Return what the record of a run of this method says of it."""
+        """Return method, parameters and configuration, as they are recorded for a run."""
         parameters = self.make(name).settings()
         return {"method": name, "parameters": parameters, "config": self.to_dict()}
 
     def run(
         self,
         name: str,
-        everybody: FederatedDataset,
+        federation: FederatedDataset,
         *,
         record: Record,
         on_reply: OnReply | None = None,
@@ -119,7 +119,7 @@ class Config:
         """Run the method of this name on a federation with these settings."""
         return run(
             self.make(name),
-            everybody,
+            federation,
             name=name,
             seed=self.engine.seed,
             workers=self.engine.workers,
@@ -134,7 +134,7 @@ class Config:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as they would stand in a TOML file."""
+        """Return the settings as in a TOML file."""
         return {
             "version": VERSION,
             "data": asdict(self.data),
@@ -149,7 +149,7 @@ class Config:
 
 
 def read(settings: Mapping[str, Any]) -> Config:
-    """Return the configuration of nested plain settings; wrong ones are refused by name."""
+    """Return the configuration of nested plain settings; an invalid one raises ConfigError."""
     known = ["version", *(f.name for f in fields(Config))]
     for key in settings:
         if key not in known:
@@ -157,7 +157,7 @@ def read(settings: Mapping[str, Any]) -> Config:
     version = settings.get("version", VERSION)
     if version != VERSION:
         raise ConfigError(
-            f"the configuration is of version {version}, this fedgram reads {VERSION}; "
+            f"the configuration has version {version}, this fedgram reads version {VERSION}; "
             "upgrade fedgram"
         )
     settings = renamed(settings)
@@ -186,14 +186,14 @@ def read(settings: Mapping[str, Any]) -> Config:
     for key in every:
         has = sorted({p.name for name in names() for p in parameters(find_method(name))})
         if key not in has:
-            raise ConfigError(f"every.{key} is a parameter of no method; {propose(key, has)}")
+            raise ConfigError(f"every.{key}: no method has this parameter; {propose(key, has)}")
     for name in {*config.methods, *config.method}:
         config.make(name)
     return config
 
 
 def renamed(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings with today's keys, and warn of each one that was called otherwise.
+    """Return the settings with today's keys, and warn about each renamed one.
 
     Examples
     --------
@@ -209,7 +209,7 @@ def renamed(settings: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(table, Mapping) or old not in table:
             continue
         if new in table:
-            raise ConfigError(f"{name}.{old} is now called {name}.{new}; give the latter alone")
+            raise ConfigError(f"{name}.{old} is now called {name}.{new}; remove {name}.{old}")
         warnings.warn(f"{name}.{old} is now called {name}.{new}", FutureWarning, stacklevel=2)
         rest = {key: value for key, value in table.items() if key != old}
         settings = {**settings, name: {**rest, new: table[old]}}
@@ -251,7 +251,7 @@ def override(settings: dict[str, Any], text: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """Read a TOML value; what is none is a plain string, so that quotes may be left out."""
+    """Return a TOML value; any other text is a string, so that quotes may be left out."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -260,5 +260,5 @@ def _value(text: str) -> Any:
 
 def _table(value: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name} = {value!r}: a table is wanted, such as {name}.key = value")
+        raise ConfigError(f"{name} = {value!r}: expected a table, such as {name}.key = value")
     return value

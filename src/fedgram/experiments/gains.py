@@ -1,24 +1,29 @@
-"""Who gains by a method."""
+"""Which clients gain by a method."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedgram.experiments.run_record import RunRecord
 
-ALONE, SHARED = "local", "afl"  # the methods that stand for these two cases
+ALONE, SHARED = "local", "afl"  # methods that represent these two cases
 
 
 def gains(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float] | None:
-    """Return the shares of clients that are better and worse off with ours than with theirs.
+    """Return the fractions of clients whose accuracy is higher and lower in ours than in theirs.
 
     Examples
     --------
     >>> gains({"a": 0.9, "b": 0.5, "c": 0.5}, {"a": 0.8, "b": 0.5, "c": 0.6})
     {'better': 0.3333333333333333, 'worse': 0.3333333333333333}
     """
-    both = [(ours[client], theirs[client]) for client in ours if client in theirs]
+    return gains_of_pairs((ours[client], theirs[client]) for client in ours if client in theirs)
+
+
+def gains_of_pairs(pairs: Iterable[tuple[float, float]]) -> dict[str, float] | None:
+    """Return the fractions of pairs in which the first accuracy is higher and lower."""
+    both = list(pairs)
     if not both:
         return None
     return {
@@ -30,7 +35,7 @@ def gains(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, f
 def who_gains(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """Compare every run's clients with training alone and with the shared model.
 
-    The runs are of the same clients. A comparison is None where its other side was not run.
+    All runs have the same clients. A comparison is None if the other method was not run.
     """
     others = {"over_alone": ALONE, "over_shared": SHARED}
     accuracies = {run.method: run.chosen.by_client() for run in runs}

@@ -1,4 +1,7 @@
-"""Which numbers are known of a run: their names, their order and how they are written."""
+"""The metrics and costs of a run: their names, their order and their number formats.
+
+The command line, the report and studies all take names and formats from here.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,18 @@ Text = Callable[[float], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """The words for one number.
+    """Names and format of one metric or cost.
 
     Parameters
     ----------
     short
-        Above a column.
+        Column header.
     meaning
-        What the column shows.
+        Explanation of the column.
     label
-        In full, for a table of results.
+        Full name, for a table of results.
     text
-        Writes one number.
+        Formats one number.
     abbreviated
         For a terminal of 80 columns, where `short` is too long.
     """
@@ -40,7 +43,7 @@ class Quantity:
 
     @property
     def header(self) -> str:
-        r"""What stands above a narrow column, in two lines.
+        r"""Header of a narrow column, in two lines.
 
         Examples
         --------
@@ -52,7 +55,7 @@ class Quantity:
 
 @dataclass(frozen=True, kw_only=True)
 class CostAxis:
-    """The words for one axis against which accuracy is drawn, round by round."""
+    """Names and format of an axis against which accuracy is plotted, round by round."""
 
     short: str
     label: str
@@ -67,7 +70,7 @@ ACCURACIES: Mapping[str, Quantity] = {
     ),
     "sample_mean": Quantity(
         short="sample mean",
-        meaning="the same, clients weighed by their test samples",
+        meaning="the same, clients weighted by their number of test samples",
         label="sample-mean accuracy",
     ),
     "worst_decile": Quantity(
@@ -77,8 +80,8 @@ ACCURACIES: Mapping[str, Quantity] = {
     ),
     "global_test": Quantity(
         short="global test",
-        meaning="each client's model on everybody's test samples",
-        label="accuracy on everybody's test samples",
+        meaning="each client's model on the test samples of all clients",
+        label="accuracy on the test samples of all clients",
     ),
     "balanced": Quantity(
         short="balanced",
@@ -113,7 +116,7 @@ COSTS: Mapping[str, Quantity] = {
     "flops": Quantity(
         short="FLOPs",
         meaning="of fitting and personalizing",
-        label="operations of fitting and personalizing",
+        label="FLOPs of fitting and personalizing",
         text=quantity,
     ),
     "seconds": Quantity(
@@ -134,16 +137,16 @@ RENAMED = {"global": "global_test"}  # names of measures before record format 2
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One number of a run, as a table of results shows it.
+    """One metric or cost of a run, as shown in a table of results.
 
     Parameters
     ----------
     name
         As in ``table.show``.
     base
-        The number itself, where `name` says of what it is a share.
+        Name of the metric or cost itself, without the ``/METHOD`` of a ratio.
     over
-        The row whose number is 100 %, in shares.
+        In a ratio: the row whose cost is 100 %.
 
     Examples
     --------
@@ -207,5 +210,5 @@ def measure(name: str) -> Measure:
         return Measure(name=name, base=base, over=over)
     if slash or base not in {**SCORES, **COSTS}:
         hint = propose(base, [*SCORES, *COSTS, *(f"{cost}/METHOD" for cost in COSTS)])
-        raise ConfigError(f"table.show: {name!r} is not known; {hint}")
+        raise ConfigError(f"table.show: unknown measure {name!r}; {hint}")
     return Measure(name=name, base=base)

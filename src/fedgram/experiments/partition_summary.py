@@ -1,4 +1,4 @@
-"""How many samples of each class each client was dealt."""
+"""Number of samples of each class at each client."""
 
 from __future__ import annotations
 
@@ -19,6 +19,27 @@ Part = Literal["train", "valid", "test"]
 Counts = tuple[int, ...]
 
 
+STRENGTHS = {  # the setting that goes with each partition's name
+    "dirichlet": "dirichlet",
+    "quantity": "dirichlet",
+    "shards": "shards",
+    "classes": "classes_per_client",
+}
+
+
+def partition_name(data: Mapping[str, Any]) -> str:
+    """Return a partition's name with its strength, from the settings of [data].
+
+    Examples
+    --------
+    >>> partition_name({"partition": "dirichlet", "dirichlet": 0.1}), partition_name({})
+    ('dirichlet 0.1', '')
+    """
+    kind = str(data.get("partition", ""))
+    strength = data.get(STRENGTHS.get(kind, ""))
+    return kind if strength is None else f"{kind} {strength}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClientCounts:
     """One client's samples, by class."""
@@ -37,9 +58,9 @@ class ClientCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionSummary:
-    """Everybody's samples, by class: what a partition looks like.
+    """Number of samples per client and class: what a partition looks like.
 
-    Class counts tell what a client has. A federation that hides that has none.
+    Class counts reveal what a client has. A private federation has no summary.
 
     Examples
     --------
@@ -47,10 +68,10 @@ class PartitionSummary:
     >>> from fedgram.data.plan import PartitionPlan
     >>> from fedgram.data.sources import load_dataset
     >>> digits, plan = load_dataset("digits"), PartitionPlan(clients=5, partition="shards")
-    >>> dealt = summary_of_indices(digits, partition(digits, plan))
-    >>> dealt.clients[0].client, dealt.clients[0].train
+    >>> found = summary_of_indices(digits, partition(digits, plan))
+    >>> found.clients[0].client, found.clients[0].train
     ('c0', (0, 0, 0, 135, 1, 134, 0, 0, 0, 0))
-    >>> dealt.summary()["train"]
+    >>> found.summary()["train"]
     {'min': 269, 'median': 269, 'max': 270, 'total': 1347}
     """
 
@@ -64,9 +85,9 @@ class PartitionSummary:
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> PartitionSummary:
-        """Return the counts that `to_dict` gave; what is none raises ValueError."""
+        """Return the counts that `to_dict` gave; anything else raises ValueError."""
         if plain.get("format") != FORMAT:
-            raise ValueError(f"it is of format {plain.get('format')}, this fedgram reads {FORMAT}")
+            raise ValueError(f"format {plain.get('format')}, this fedgram reads format {FORMAT}")
         try:
             classes = tuple(str(name) for name in plain["classes"])
             clients = tuple(_client(entry, len(classes)) for entry in plain["clients"])
@@ -82,8 +103,10 @@ class PartitionSummary:
             part: [sum(getattr(client, part)) for client in self.clients]
             for part in ("train", "valid", "test")
         }
-        told = {part: {**_spread(found), "total": sum(found)} for part, found in sizes.items()}
-        return {**told, "classes": _spread([client.classes for client in self.clients])}
+        ranges = {
+            part: {**_min_median_max(found), "total": sum(found)} for part, found in sizes.items()
+        }
+        return {**ranges, "classes": _min_median_max([client.classes for client in self.clients])}
 
 
 def summary_of_indices(data: Dataset, shares: Iterable[ClientIndices]) -> PartitionSummary:
@@ -106,10 +129,10 @@ def summary_of_indices(data: Dataset, shares: Iterable[ClientIndices]) -> Partit
 
 
 def summary_of(sites: FederatedDataset) -> PartitionSummary:
-    """Count the classes of every site's samples, whatever list of classes each goes by."""
-    everybody = [(site, False) for site in sites.members] + [(site, True) for site in sites.holdout]
+    """Count the classes of every site's samples; the sites may list their classes differently."""
+    all_sites = [(site, False) for site in sites.members] + [(site, True) for site in sites.holdout]
     lists = (
-        part.labels.classes for site, _ in everybody for part in (site.train, site.valid, site.test)
+        part.labels.classes for site, _ in all_sites for part in (site.train, site.valid, site.test)
     )
     classes = tuple(dict.fromkeys(name for names in lists for name in names))
 
@@ -124,7 +147,7 @@ def summary_of(sites: FederatedDataset) -> PartitionSummary:
             valid=counted(site.valid),
             test=counted(site.test),
         )
-        for site, holdout in everybody
+        for site, holdout in all_sites
     ]
     return PartitionSummary(
         classes=classes, clients=tuple(sorted(clients, key=lambda client: client.client))
@@ -146,5 +169,5 @@ def _client(entry: Mapping[str, Any], classes: int) -> ClientCounts:
     return ClientCounts(client=str(entry["client"]), holdout=bool(entry["holdout"]), **parts)
 
 
-def _spread(values: Sequence[int]) -> dict[str, float]:
+def _min_median_max(values: Sequence[int]) -> dict[str, float]:
     return {"min": min(values), "median": median(values), "max": max(values)}

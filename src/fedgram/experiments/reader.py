@@ -76,7 +76,7 @@ def _readable(folder: Path, *, clients: bool) -> RunRecord:
 
 
 def _run(folder: Path, *, clients: bool) -> RunRecord:
-    """Return a run; an interrupted one counts as far as it came."""
+    """Return a run; of an interrupted run, the rounds that were scored."""
     about = read_object(folder / RUN)
     if about.get("format") not in (1, FORMAT):
         raise DataError(

@@ -1,16 +1,18 @@
 """A run's folder, written as it happens: a crash loses one line at most.
 
-``run.json`` says what was asked for, ``partition.json`` how many samples of each class every client
-has (unless the run is private), ``exchanges.jsonl`` has a line per exchange, ``scores.jsonl`` a
-line per client and scored round and one for all, ``notes.jsonl`` what happened to sites that are
-elsewhere, and models are safetensors files.
+``run.json`` holds the configuration, ``partition.json`` each client's number of samples per class
+(unless the run is private), ``exchanges.jsonl`` a line per exchange, ``scores.jsonl`` a line per
+client and scored round and one for all clients, ``notes.jsonl`` events at remote sites. Models are
+safetensors files.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import platform
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -47,7 +49,7 @@ LONGEST_NAME = 150
 
 
 class Record:
-    """Collects what is known of a run as it goes, and writes it if there is a folder.
+    """Collects the results of a run round by round, and writes them if there is a folder.
 
     Parameters
     ----------
@@ -148,7 +150,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a recorded file; none where it is not there."""
+    """Return the lines of a recorded file; an empty list if the file does not exist."""
     if not path.is_file():
         return []
     texts = _text(path).split("\n")
@@ -173,25 +175,40 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 
 
 def versions() -> dict[str, Any]:
-    """Return what a result may depend on."""
-    blas = {
-        f"{lib.get('internal_api')} {lib.get('version')}"
-        for lib in threadpool_info()
-        if lib.get("user_api") == "blas"
-    }
+    """Return the versions of packages and Python that a result may depend on."""
     return {
-        "fedgram": version("fedgram"),
+        "fedgram": _own_version(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
-        "blas": sorted(blas),
+        "blas": list(_blas_versions(len(sys.modules))),
         "solve_threads": THREADS,
         "machine": platform.machine(),
     }
 
 
+@functools.cache
+def _own_version() -> str:
+    return version("fedgram")
+
+
+@functools.lru_cache(maxsize=1)
+def _blas_versions(modules: int) -> tuple[str, ...]:
+    """Return the BLAS libraries of this process, which has imported this number of modules.
+
+    A library is loaded by a module, so the libraries are listed again after every import.
+    """
+    del modules
+    blas = {
+        f"{lib.get('internal_api')} {lib.get('version')}"
+        for lib in threadpool_info()
+        if lib.get("user_api") == "blas"
+    }
+    return tuple(sorted(blas))
+
+
 def file_name(client: str) -> str:
-    """Return a client's name as a file name of its own: percent-encoded, and not too long."""
+    """Return a unique file name for a client: percent-encoded, and not too long."""
     safe = quote(client, safe=" ").replace(".", "%2E") or "%"
     if len(safe) <= LONGEST_NAME:
         return safe

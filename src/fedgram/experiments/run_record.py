@@ -1,4 +1,4 @@
-"""Everything that is known of one run, whether it has just ended or is read from its folder."""
+"""The record of one run, whether it has just ended or is read from its folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FRAME_TABLES = ("data", "grid", "engine", "metrics", "scoring")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientScore:
-    """What is known of one client after scoring; only where the server may see individuals."""
+    """The scores of one client; only if the server may see individual clients."""
 
     client: str
     samples: int
@@ -32,7 +32,7 @@ class ClientScore:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of the test samples that is correct; None without test samples."""
+        """Fraction of the test samples that is correct; None without test samples."""
         return self.correct / self.samples if self.samples else None
 
     @classmethod
@@ -116,12 +116,12 @@ class RateSearchRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreSummary:
-    """What a set of clients reached together in one round, and what it took.
+    """Scores and costs of a set of clients in one round.
 
     Parameters
     ----------
     accuracy
-        The five accuracies, as fractions; None where nobody has test samples.
+        The five accuracies, as fractions; None if no client has test samples.
     valid, auroc
         Accuracy on validation samples, and macro AUROC, where they were computed.
     class_accuracy
@@ -219,7 +219,7 @@ class RoundRecord:
     clients: tuple[ClientScore, ...] = ()
 
     def cost(self, axis: str) -> float | None:
-        """Return what the rounds so far have cost: rounds, or a cost of the summary."""
+        """Return the cost of all rounds so far: the number of rounds, or a cost of the summary."""
         found = self.round if axis == "rounds" else self.summary.cost(axis)
         return None if found is None else float(found)
 
@@ -256,7 +256,7 @@ class RoundCollector:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTotal:
-    """All exchanges of one step of a run: how many there were, and what they took together.
+    """All exchanges of one step of a run: their number and their total cost.
 
     ``clients`` is the largest number of clients that answered in one of them.
     """
@@ -271,7 +271,7 @@ class StepTotal:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Everything that is known of one run.
+    """The record of one run.
 
     Parameters
     ----------
@@ -432,7 +432,7 @@ def flat(table: Plain, prefix: str = "") -> dict[str, Any]:
 
 
 def _point(one: RoundRecord) -> dict[str, Any]:
-    """Return what is drawn of a round."""
+    """Return the numbers of a round that are plotted."""
     drawn = one.summary.to_dict()
     return {
         "round": one.round,

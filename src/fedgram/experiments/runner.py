@@ -34,9 +34,10 @@ class ScoringSchedule:
     Parameters
     ----------
     every
-        Score every so many rounds.
+        Number of rounds from one scoring to the next.
     patience
-        Stop after so many scored rounds without a better one on validation samples; 0 for never.
+        Stop after this number of scored rounds without a better one on validation samples; 0 for
+        never.
     """
 
     every: int = 1
@@ -64,7 +65,7 @@ class Result:
     holdout
         Scores of clients that took no part in training, if there are any.
     record
-        Everything else that is known of the run, as it is recorded.
+        The run as it is recorded.
 
     Examples
     --------
@@ -110,7 +111,7 @@ class Result:
 
     @property
     def model_digest(self) -> str | None:
-        """Digest of the set of models; None where no server may know of single ones."""
+        """Digest of the set of models; None if the server must not see single models."""
         return self.scores.model_digest
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,8 +137,8 @@ def run(
 ) -> Result:
     """Run a method on a federation of sites in this process.
 
-    With a `threshold` its sums are secure ones, of which more than this share of the clients must
-    stay to the end.
+    With a `threshold` sums are computed by secure aggregation, which needs more than this fraction
+    of the clients until its end.
 
     Examples
     --------
@@ -150,14 +151,14 @@ def run(
     """
     record = record or Record()
     if not sites.members:
-        raise ConfigError("there is nobody to federate: give at least one member")
-    if not private and threshold is None:  # class counts are nothing that sums tell
+        raise ConfigError("the federation has no clients; give at least one member")
+    if not private and threshold is None:  # sums do not reveal class counts
         record.partition(summary_of(sites))
 
-    carrier = partial(InProcess, private=private) if threshold is None else _secure(threshold)
+    engine_type = partial(InProcess, private=private) if threshold is None else _secure(threshold)
 
     def federate(members: list[Site]) -> InProcess:
-        return carrier(
+        return engine_type(
             [replace(site, state={}) for site in members],  # nothing is left of earlier runs
             seed=seed,
             workers=workers,
@@ -196,13 +197,13 @@ def run_on(
     record: Record,
     on_round: Callable[[int], None] | None = None,
 ) -> Result:
-    """Fit a method on whatever carries the messages; score, record and deliver.
+    """Fit a method with an engine; score, record and deliver.
 
     Clients of `late` take no part in training, and get a model of their own afterwards.
     """
-    course = _RoundLoop(engine, scorer, record, scoring)
-    course.follow(method, on_round)
-    chosen, last = course.finish()
+    loop = _RoundLoop(engine, scorer, record, scoring)
+    loop.follow(method, on_round)
+    chosen, last = loop.finish()
     holdout, models = None, chosen.models
     if late is not None:
         scored = scorer.score(late, chosen.round, chosen.shared)
@@ -228,12 +229,12 @@ def _secure(threshold: float) -> Callable[..., InProcess]:
     try:
         from fedgram.engines.secure_in_process import Secure
     except ImportError as error:
-        raise ConfigError("secure sums need: pip install 'fedgram[secure]'") from error
+        raise ConfigError("secure aggregation needs: pip install 'fedgram[secure]'") from error
     return partial(Secure, threshold=threshold)
 
 
 class _RoundLoop:
-    """The rounds of a run as they come: scored when due, the best kept."""
+    """Scores the rounds of a run when due, and keeps the best one."""
 
     def __init__(
         self, engine: Engine, scorer: Scorer, record: Record, scoring: ScoringSchedule
@@ -248,7 +249,7 @@ class _RoundLoop:
         self._waiting = 0  # scored rounds since the best one
 
     def follow(self, method: Method[Any], on_round: Callable[[int], None] | None) -> None:
-        """Go through the rounds until they end, or no longer get better."""
+        """Run all rounds, or stop early when they no longer get better."""
         rounds, shared = 0, None
         start, before = time.perf_counter(), flops.total()
         for rounds, shared in enumerate(method.fit(self._engine), 1):  # used after the loop
@@ -267,7 +268,7 @@ class _RoundLoop:
             self._score(rounds, shared)
 
     def finish(self) -> tuple[Scored, Scored]:
-        """Return the chosen and the last round, tried on everybody's test samples."""
+        """Return the chosen and the last round, tested on the test samples of all clients."""
         assert self._last is not None  # noqa: S101  # `follow` has scored one
         chosen = self._best or self._last
         final = self._completed(chosen)

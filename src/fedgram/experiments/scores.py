@@ -1,4 +1,4 @@
-"""What is known of a round once the sites have scored it."""
+"""The scores of a round, from what the sites return."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Scores:
     bytes
         Up and down per client so far, with the delivery of what is shared.
     model_digest
-        Of the set of models; None where no server may know of single ones.
+        Of the set of models; None if the server must not see single models.
     global_test
-        Whether each model was tried on everybody's test samples too.
+        Whether each model was tested on the test samples of all clients too.
     tuned
-        Settings that were chosen for everybody, if any were.
+        Settings that were chosen for all clients, if any.
     search
         The pilots behind the learning rate, if it was searched for.
     """
@@ -68,7 +68,7 @@ class Scores:
 
     @property
     def accuracy(self) -> dict[str, float]:
-        """The five accuracies of the table, as fractions; not a number where nobody has tests."""
+        """The five accuracies of the table, as fractions; NaN if no client has test samples."""
         tested = np.array([row.correct / row.samples for row in self.rows if row.samples])
         return {
             "client_mean": self.tally.client_mean,
@@ -80,7 +80,7 @@ class Scores:
 
     @property
     def validity(self) -> float:
-        """Accuracy over all validation samples; not a number where there are none."""
+        """Accuracy over all validation samples; NaN if there are none."""
         return self.valid.sample_mean if self.valid else nan
 
     def summary(self) -> ScoreSummary:
@@ -110,7 +110,7 @@ class Scores:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scored:
-    """A round with what came of it: what was shared, everybody's model, and the scores."""
+    """A scored round: what was shared, each client's model, and the scores."""
 
     round: int
     shared: Any
@@ -119,14 +119,14 @@ class Scored:
 
 
 class Scorer:
-    """Has the sites personalize and score, and adds up what they say.
+    """Asks the sites to personalize and score, and adds up their answers.
 
     Parameters
     ----------
     method
-        Whose models they are.
+        The method to evaluate.
     test
-        Everybody's test samples, where they are in one place.
+        The test samples of all clients, if they are in one place.
     metrics
         What to compute beyond accuracy.
     kept_valid
@@ -139,7 +139,7 @@ class Scorer:
         self._method = method
         self._metrics = metrics
         self._kept_valid = kept_valid
-        # Every model is tried on everybody's samples: lift them once.
+        # Every model is tested on these samples: lift them once.
         self._test = test.with_cache() if test is not None and metrics.global_test else None
 
     def score(
@@ -183,7 +183,7 @@ class Scorer:
         return Scored(round=round_, shared=shared, models=models, scores=scores)
 
     def with_global_test(self, scored: Scored) -> Scored:
-        """Try every model on everybody's test samples as well: too much for every round."""
+        """Test every model on the test samples of all clients too; too slow for every round."""
         if self._test is None:
             return scored
         found: dict[str, Tally] = {}  # clients often share one model
@@ -191,8 +191,8 @@ class Scorer:
         for model in scored.models.values():
             digest = codec.digest(model)
             if digest not in found:
-                right = predict(model, self._test.features) == self._test.labels.codes
-                share = float(np.mean(right)) if len(right) else 0.0
+                correct = predict(model, self._test.features) == self._test.labels.codes
+                share = float(np.mean(correct)) if len(correct) else 0.0
                 found[digest] = Tally.of(
                     np.zeros(0), self._test.labels.take(slice(0)), global_accuracy=share
                 )
@@ -221,5 +221,5 @@ def _bytes(before: Iterable[Exchange], scoring: Iterable[Exchange]) -> dict[str,
 
 
 def _number(value: float) -> float | None:
-    """Return a number for JSON, which has none that is not one."""
+    """Return the number for JSON, which has no NaN: None instead."""
     return None if isnan(value) else value

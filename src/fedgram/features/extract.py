@@ -203,13 +203,14 @@ class Extraction:
         ready, backbone = list(part.ready.values()), self.backbone
         vectors = backbone.embed(ready) if isinstance(backbone, Staged) else backbone(ready)
         try:
-            values = self.grid(vectors).values[:, :-1]  # the constant is not stored
+            features = self.grid(vectors)
         except RowError as error:
             index = part.start + list(part.ready)[error.row]
             raise DataError(
                 f"{_name_of(items, index)}: the features of {backbone.name} are NaN or infinite; "
                 "correct or remove the item"
             ) from error
+        values = features.values[:, features.space.without_constant]  # the constant is not stored
         return dict(zip(part.ready, values, strict=True))
 
     def _write(

@@ -115,12 +115,12 @@ class Grid:
             raise DataError(f"features: expected samples by features, got shape {x.shape}")
         space = self.space(x.shape[1], backbone)
         rows = np.empty((len(x), space.width), self._dtype)
-        rows[:, -1] = bias(self.step, self.bound)
+        rows[:, space.constant] = bias(self.step, self.bound)
         rows_at_a_time = max(1, _ENTRIES_AT_A_TIME // space.width)
         for start in range(0, len(x), rows_at_a_time):
             part = slice(start, start + rows_at_a_time)
             real = _real(x[part], scale, offset, start)
-            rows[part, :-1] = self._rounded(real)
+            rows[part, space.without_constant] = self._rounded(real)
         return Features(rows, space)
 
     def stored(self, x: Array, *, backbone: str = "") -> Features:

@@ -80,12 +80,7 @@ class Lift:
         """Return the lifted features."""
         if not self.width:
             return features
-        if features.cache is not None and self in features.cache:
-            return features.cache[self]
-        lifted = self._lifted(features)
-        if features.cache is not None:
-            features.cache[self] = lifted
-        return lifted
+        return features.derived(self.space(features.space), lambda: self._lifted(features))
 
     def space(self, inputs: Space) -> Space:
         """Return the feature space of lifted features, for features in the space `inputs`."""
@@ -109,12 +104,12 @@ class Lift:
         )
         signs = signs_of(inputs.width, self.width, self.seed)
         rows = np.empty((len(features), space.width), features.values.dtype)
-        rows[:, -1] = bias(inputs.unit, inputs.bound)
+        rows[:, space.constant] = bias(inputs.unit, inputs.bound)
         activate = self._integers(inputs) if inputs.exact else self._floats(inputs)
         rows_at_a_time = max(1, _ENTRIES_AT_A_TIME // self.width)
         for start in range(0, len(features), rows_at_a_time):
             part = slice(start, start + rows_at_a_time)
-            rows[part, :-1] = activate(features.values[part], signs)
+            rows[part, space.without_constant] = activate(features.values[part], signs)
         return Features(rows, space)
 
     def _integers(self, inputs: Space) -> Callable[[Array, Array], Array]:

@@ -72,17 +72,17 @@ class Block:
     def __call__(self, features: Features) -> Features:
         """Return the deeper features."""
         space = self.space(features.space)
-        values = features.values.copy()
+        values, others = features.values.copy(), space.without_constant
         rows_at_a_time = max(1, _ENTRIES_AT_A_TIME // max(self.lift.width, space.width))
         for start in range(0, len(values), rows_at_a_time):
             part = slice(start, start + rows_at_a_time)
             more = self._mixed(self.lift(features.take(part)))
             if space.exact:
-                more += values[part, :-1]
+                more += values[part, others]
                 np.clip(np.rint(more, out=more), -space.bound, space.bound, out=more)
-                values[part, :-1] = more
+                values[part, others] = more
             else:
-                values[part, :-1] += more
+                values[part, others] += more
         return Features(values, space)
 
     def space(self, inputs: Space) -> Space:
@@ -139,12 +139,14 @@ class Residual:
         cache = features.cache
         if cache is None:
             return self.apply_from(features)
-        if self.space not in cache:
-            known = [cache[space] for space in self._spaces if space in cache]
-            cache[self.space] = replace(self.apply_from(features, *known[-1:]), cache={})
-            for shallow in known:
+        known = [cache[space] for space in self._spaces if space in cache]
+        deep = features.derived(
+            self.space, lambda: replace(self.apply_from(features, *known[-1:]), cache={})
+        )
+        for shallow in known:
+            if shallow is not deep:
                 cache.pop(shallow.space, None)
-        return cache[self.space]
+        return deep
 
     def apply_from(self, features: Features, shallow: Features | None = None) -> Features:
         """Return the deep features, computed from `shallow` ones of a lesser depth if given."""

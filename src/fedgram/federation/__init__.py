@@ -1,1 +1,1 @@
-"""What a method sees, and what it shares."""
+"""Federations, clients, steps and methods: the interfaces that a method uses."""

@@ -1,4 +1,4 @@
-"""What a step may see of a client, and what only the score step may see."""
+"""The client that steps see, and the site, whose test data only the score step sees."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from fedgram.core.samples import Samples
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Client:
-    """One member of a federation as its own steps see it: there is no test data here.
+    """One member of a federation as its steps see it, without test data.
 
     Parameters
     ----------
     id
         Name, unique in the federation.
     train, valid
-        Labelled samples; `valid` is for choices and may be empty.
+        Labelled samples; `valid` is for model selection and may be empty.
     state
-        What the client keeps between asks; it never leaves.
+        Values that the client keeps between steps; they never leave the client.
     reserve_valid
-        Whether `valid` is for choices only, whatever the method.
+        Whether `valid` is for model selection only, with any method.
     rng
-        Randomness of this ask, from the run's seed, the client's name and the ask's number.
+        Random generator of this step, from the run's seed, the client's name and the number of
+        the call.
+    totals
+        Names of the steps whose last total includes this client's reply, from the federation.
 
     Examples
     --------
@@ -46,22 +49,27 @@ class Client:
     state: Mapping[str, Any] = field(default_factory=dict)
     reserve_valid: bool = False
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    totals: frozenset[str] = frozenset()
 
     @cached_property
     def samples(self) -> Samples:
-        """All labelled samples: closed-form methods need none of them for choices.
+        """The samples of closed-form methods: training and validation samples.
 
-        Without the validation samples where they are reserved, so that all methods train alike.
+        If validation samples are reserved, training samples only.
         """
         return self.train if self.reserve_valid else self.train + self.valid
 
     @property
     def in_total(self) -> bool:
-        """Whether this client's samples are in the total that later steps leave samples out of."""
-        return bool(self.state.get("in_total"))
+        """Whether this client's statistics are in the method's total, for leave-one-out steps."""
+        return self.in_total_of("statistics")
+
+    def in_total_of(self, step: str) -> bool:
+        """Whether this client's reply is in the last total of the step of this name."""
+        return step in self.totals
 
     def remember(self, **values: Any) -> None:
-        """Keep values until the next ask."""
+        """Keep values for later steps."""
         cast(MutableMapping[str, Any], self.state).update(values)
 
 
@@ -86,8 +94,24 @@ class Site:
     state: MutableMapping[str, Any] = field(default_factory=dict)
     reserve_valid: bool = False
 
-    def client(self, rng: np.random.Generator, *, frozen: bool = False) -> Client:
-        """Return what a step may see; `frozen` makes its state read-only."""
+    def client(
+        self,
+        rng: np.random.Generator,
+        *,
+        frozen: bool = False,
+        totals: frozenset[str] = frozenset(),
+    ) -> Client:
+        """Return the client without test data.
+
+        Parameters
+        ----------
+        rng
+            Random generator of the step.
+        frozen
+            Whether the client's state is read-only.
+        totals
+            Names of the steps whose last total includes the client's reply.
+        """
         state = MappingProxyType(self.state) if frozen else self.state
         return Client(
             id=self.id,
@@ -96,4 +120,5 @@ class Site:
             state=state,
             reserve_valid=self.reserve_valid,
             rng=rng,
+            totals=totals,
         )

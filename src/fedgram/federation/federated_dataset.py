@@ -1,4 +1,4 @@
-"""A data set on the grid, dealt to sites."""
+"""A data set on the grid, partitioned over sites."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedgram.federation.client import Site
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FederatedDataset:
-    """The members of a federation, the clients held out of it, and everybody's test samples.
+    """The members of a federation, the held-out clients, and the test samples of all.
 
     Examples
     --------
@@ -32,12 +32,12 @@ class FederatedDataset:
 
     @property
     def reserves_valid(self) -> bool:
-        """Whether validation samples are for choices only, whatever the method."""
+        """Whether validation samples are for model selection only, with any method."""
         return all(site.reserve_valid for site in self.members)
 
 
 def gridded(data: Dataset, grid: Grid) -> Samples:
-    """Return all samples of a data set on the grid; a bad row is named with its client."""
+    """Return all samples of a data set on the grid; errors name the invalid row and its client."""
     if data.grid is not None:
         if (grid.bits, grid.reach) != data.grid:
             bits, clip = data.grid
@@ -48,7 +48,7 @@ def gridded(data: Dataset, grid: Grid) -> Samples:
         whole = np.issubdtype(data.x.dtype, np.integer)
         if not whole or np.abs(data.x.astype(np.int64)).max(initial=0) > grid.bound:
             raise DataError(
-                f"{data.name}: the features do not lie on the grid they are said to be on; "
+                f"{data.name}: the features are not on the grid that the file names; "
                 "extract them again"
             )
         stored = grid.stored(data.x, backbone=data.backbone)
@@ -64,13 +64,22 @@ def gridded(data: Dataset, grid: Grid) -> Samples:
 def federate(
     data: Dataset, plan: PartitionPlan | None = None, grid: Grid | None = None
 ) -> FederatedDataset:
-    """Put the data on the grid and deal them to sites.
+    """Put the data on the grid and partition them over sites.
+
+    Parameters
+    ----------
+    data
+        The data set.
+    plan
+        How to partition the data; by default `PartitionPlan()`.
+    grid
+        The grid; by default `Grid()`.
 
     Examples
     --------
     >>> from fedgram.data.sources import load_dataset
-    >>> everybody = federate(load_dataset("digits"), PartitionPlan(clients=4, holdout_clients=1))
-    >>> len(everybody.members), len(everybody.holdout), len(everybody.test)
+    >>> dataset = federate(load_dataset("digits"), PartitionPlan(clients=4, holdout_clients=1))
+    >>> len(dataset.members), len(dataset.holdout), len(dataset.test)
     (3, 1, 450)
     """
     plan = plan or PartitionPlan()

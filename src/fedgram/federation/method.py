@@ -1,4 +1,4 @@
-"""What a method is, and how it is found by the name of its file."""
+"""The base class of methods, and how a method is found by the name of its file."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ SharedResult = TypeVar("SharedResult")
 class Method(Generic[SharedResult]):
     """Base of all methods: a frozen, keyword-only dataclass whose fields are its settings.
 
-    A subclass writes `fit` and `personalize`, and declares its steps with `@step`. What else the
-    rest of fedgram asks of a method is answered here, as suits a closed form in one round; a
-    subclass changes the answers that are different. The type parameter is what `fit` yields.
+    A subclass defines `fit` and `personalize`, and declares its steps with `@step`. The other
+    members have defaults for a closed-form method in one round; a subclass overrides those that
+    differ. The type parameter is the type of what `fit` yields.
     """
 
-    keeps_valid: ClassVar[bool] = False  # whether training leaves the validation samples out
+    keeps_valid: ClassVar[bool] = False  # whether training does not use the validation samples
 
     def fit(self, federation: Federation) -> Iterator[SharedResult]:
-        """Yield what is shared, after each round."""
+        """Yield the shared result after each round."""
         raise NotImplementedError
 
     def personalize(self, client: Client, shared: SharedResult) -> Predictor:
-        """Return the client's own model from its part of what is shared; runs at the client."""
+        """Return the client's model from its part of the shared result; runs at the client."""
         raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
@@ -59,25 +59,25 @@ class Method(Generic[SharedResult]):
         return 1
 
     def statistics_step(self) -> Step[Statistics] | None:
-        """Return the step without broadcast whose total a ledger may keep; None for no such."""
+        """Return the step without broadcast whose total a ledger may store, or None."""
         return None
 
     def shortened(self, *, search: bool = True) -> Self:
-        """Return a method with few rounds or blocks: checks of laws hold for any number.
+        """Return the method with few rounds or blocks, for quick checks.
 
-        Without `search`, a learning rate that would be searched for is given.
+        Without `search`, a fixed learning rate replaces a search.
         """
         del search
         return self
 
     def shared_predictor(self, shared: Any) -> Any:
-        """Return the model of a client without samples of its own; None where there is none."""
+        """Return the model of a client without samples; None if there is no such model."""
         return shared.predictor() if isinstance(shared, Shared) else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """One hyper-parameter as shown to people."""
+    """One hyper-parameter, with its default and its description."""
 
     name: str
     default: Any
@@ -98,7 +98,7 @@ def names() -> list[str]:
 
 
 def method_name(name: str) -> str:
-    """Return the short name of a method, also of one in a file: what settings go by.
+    """Return the short name of a method, also of one in a file, as settings use it.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def find_method(name: str) -> type[Method[Any]]:
 
 
 def create_method(name: str, settings: Mapping[str, Any] | None = None) -> Method[Any]:
-    """Return a method with some of its parameters set; wrong ones are refused by name.
+    """Return a method with some of its parameters set; raise ConfigError for invalid ones.
 
     Examples
     --------
@@ -140,9 +140,9 @@ def create_method(name: str, settings: Mapping[str, Any] | None = None) -> Metho
 
 
 def shared_digest(method: Method[Any], shared: Any) -> str | None:
-    """Return the digest of the totals a shared result stands on, with the method's parameters.
+    """Return the digest of the totals behind a shared result and of the method's parameters.
 
-    It is the same on every machine as long as the totals are; None where nothing is shared.
+    Equal totals give equal digests on every machine; None if nothing is shared.
     """
     if shared is None:
         return None
@@ -150,9 +150,9 @@ def shared_digest(method: Method[Any], shared: Any) -> str | None:
 
 
 def parameters(kind: type[Any]) -> list[Parameter]:
-    """Return a method's parameters with their defaults and what its docstring says of them."""
+    """Return a method's parameters with their defaults and descriptions from the docstring."""
     texts: dict[str, str] = {}
-    for ancestor in reversed(kind.__mro__):  # what a method inherits is described there
+    for ancestor in reversed(kind.__mro__):  # inherited parameters are described in the base class
         texts.update(_parameter_texts(inspect.cleandoc(ancestor.__doc__ or "")))
     found = []
     for field in dataclasses.fields(kind):
@@ -190,7 +190,7 @@ def _module_at(path: Path) -> ModuleType:
         source = str(path.resolve(strict=True))
     except OSError as error:
         raise ConfigError(f"{path}: there is no such file ({error.strerror})") from error
-    # A name of its own, whatever else is imported; dataclasses look their module up by it.
+    # A unique name in sys.modules, where dataclasses look up their module.
     name = f"fedgram_method_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, source)
     if spec is None or spec.loader is None:

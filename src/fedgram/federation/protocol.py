@@ -1,4 +1,4 @@
-"""What a method may ask of a federation, whatever carries the messages."""
+"""The federation as a method sees it, over any transport."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Phase = Literal["train", "deliver", "score"]
 
 
 class Federation(Protocol):
-    """Clients that can be asked for sums: all a method knows of the world.
+    """Clients whose replies can be summed: all that a method sees.
 
     A step is a method's own function ``step(client, broadcast)``, declared with `@step`. It runs
     at each client.
@@ -29,11 +29,15 @@ class Federation(Protocol):
 
     @property
     def private(self) -> bool:
-        """Whether the server may see nothing but sums."""
+        """Whether the server may see sums only."""
+
+    @property
+    def contributors(self) -> Sequence[str]:
+        """Names of the clients in the last total that `sum` returned, sorted; at first none."""
 
     @property
     def rng(self) -> np.random.Generator:
-        """The server's randomness until the next ask, from the run's seed."""
+        """The server's random generator until the next call, from the run's seed."""
 
     def sum(
         self,
@@ -42,7 +46,23 @@ class Federation(Protocol):
         *,
         clients: Iterable[str] | None = None,
     ) -> Total:
-        """Return the total of the replies; the server sees only that."""
+        """Return the total of the replies; the server sees only that.
+
+        `contributors` are the clients in the total. Clients that do not answer are not among them.
+        A federation with a ledger asks only for contributions that the ledger lacks, and returns
+        the ledger's total. That total includes members of the ledger that are absent now. A ledger
+        is used only if all clients are asked, there is no broadcast, and the replies are exact
+        `Statistics`: then a reply depends on the client's samples alone.
+
+        Parameters
+        ----------
+        step
+            The step to run at each client.
+        broadcast
+            Argument of the step, the same for all clients.
+        clients
+            Names of the clients to ask; all by default.
+        """
 
     def gather(
         self,
@@ -51,29 +71,38 @@ class Federation(Protocol):
         *,
         clients: Iterable[str] | None = None,
     ) -> Iterator[tuple[str, Reply]]:
-        """Yield each client's reply as it comes: the server sees every one of them.
+        """Yield each client's name and reply: the server sees every reply.
 
-        To use this is a statement about privacy; a private federation refuses it.
+        A private federation raises PrivacyError.
+
+        Parameters
+        ----------
+        step
+            The step to run at each client.
+        broadcast
+            Argument of the step, the same for all clients.
+        clients
+            Names of the clients to ask; all by default.
         """
 
 
-def gather_to_disk(federation: Federation, step: Step[Total], shelf: DiskStore) -> Total:
-    """Gather replies, put each on a shelf and return their total: one is in memory at a time."""
+def gather_to_disk(federation: Federation, step: Step[Total], store: DiskStore) -> Total:
+    """Gather replies, store each on disk and return their total; one is in memory at a time."""
     replies = federation.gather(step)
     client, total = next(replies)
-    shelf[client] = total
+    store[client] = total
     for client, own in replies:
-        shelf[client] = own
+        store[client] = own
         total = total + own
     return total
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One exchange with some of the clients, as it is recorded.
+    """The record of one exchange with some of the clients.
 
-    Bytes are those of the encoded payloads, and operations those counted at the clients, both
-    added up over the clients that answered.
+    Bytes of the encoded messages and FLOPs of the clients are summed over the clients that
+    answered.
     """
 
     step: str
@@ -88,7 +117,7 @@ class Exchange:
 def traffic(asks: Iterable[Exchange]) -> dict[str, int]:
     """Return bytes up and down of training and delivery, mean per client of the federation.
 
-    A client that is not asked neither sends nor gets anything: it counts as zero.
+    A client that is not asked counts with zero bytes.
 
     Examples
     --------

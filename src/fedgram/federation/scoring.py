@@ -1,4 +1,4 @@
-"""Personalize and score at a site: the one place where test data are seen."""
+"""Personalize and score at a site: the only module that uses test data."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fedgram.core import codec
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Floats, Integers
 from fedgram.core.tally import Tally
+from fedgram.errors import DataError
 from fedgram.federation.client import Client, Site
 from fedgram.federation.method import Method
 from fedgram.models.linear import Predictor, predict
@@ -22,7 +23,7 @@ from fedgram.runtime import flops
 @codec.register("Metrics/1", fields={"global_test": "whole"})
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """What to compute beyond accuracy.
+    """Metrics to compute besides accuracy.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ class Metrics:
     classes
         Accuracy within each class.
     global_test
-        Accuracy of every client's model on everybody's test samples.
+        Accuracy of every client's model on the test samples of all clients.
     """
 
     auroc: bool = False
@@ -42,14 +43,14 @@ class Metrics:
 @codec.register("Evaluation/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ScoreSums(Additive):
-    """What scoring at a site adds up to, in integers, so that it survives a secure sum.
+    """Scores of one or more sites as sums of integers, which secure sums need.
 
     Parameters
     ----------
     tally, valid
-        On test samples, and on validation samples if they were kept for choices.
+        Scores on test samples, and on validation samples if training did not use them.
     microseconds, flops
-        Time and operations of personalizing.
+        Time and FLOPs of personalization.
     """
 
     tally: Tally = field(default_factory=Tally.zero)
@@ -57,18 +58,23 @@ class ScoreSums(Additive):
     microseconds: int = 0
     flops: int = 0
 
+    def validate(self, sites: int = 1) -> None:
+        if min(self.microseconds, self.flops) < 0:
+            raise DataError("a scoring that took less than no time or work")
+        super().validate(sites)
+
 
 @codec.register("Evaluated/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SiteScore:
-    """What the server learns from scoring.
+    """The result of scoring that the server receives.
 
     Parameters
     ----------
     sums
-        Of one site, or of all sites where the server sees only their total.
+        Scores of one site, or of all sites if the server sees only their total.
     model_digest
-        Of one site's model; None where the server must not know it.
+        Digest of the site's model; None if the server must not see it.
     """
 
     sums: ScoreSums
@@ -82,13 +88,13 @@ class ScoreTask:
     Parameters
     ----------
     method
-        Whose models they are.
+        The method to evaluate.
     metrics
-        What to compute beyond accuracy.
+        Metrics to compute besides accuracy.
     kept_valid
-        Whether validation samples were kept for choices, and may judge.
+        Whether training did not use the validation samples, so that they are scored too.
     round, best
-        Which round is scored, and which one is the best so far; sites keep these two models.
+        The scored round, and the best round so far; sites keep these two models.
     keep
         Called with the site's name and its model.
     """
@@ -123,7 +129,7 @@ class ScoreTask:
 def macro_auroc(scores: Floats, codes: Integers) -> float | None:
     """Return the mean over classes of the area under the ROC curve, each class against the rest.
 
-    Classes without samples, or with all of them, are left out; None where none remains.
+    Classes without samples, or with all samples, are left out; None if no class remains.
 
     Examples
     --------

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedgram.core import codec
-from fedgram.core.samples import Space
-from fedgram.core.shared import Shared, provenance
+from fedgram.core.shared import Shared, Wrapper, provenance
 from fedgram.federation.method import Method, create_method
 
 
 @codec.register("Tailored/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PerClient(Shared):
-    """A shared result of which each client is sent its own part only.
+class PerClient(Wrapper, Shared):
+    """A shared result with one part for each client; a client receives only its own part.
 
     Parameters
     ----------
@@ -29,16 +28,9 @@ class PerClient(Shared):
     own: dict[str, Any]
 
     @property
-    def space(self) -> Space:
-        """The space of the common part."""
-        space: Space = self.common.space
-        return space
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The class list of the common part."""
-        classes: tuple[str, ...] = self.common.classes
-        return classes
+    def wrapped(self) -> Any:
+        """The common part."""
+        return self.common
 
     @property
     def tuned(self) -> Tuned | None:
@@ -50,7 +42,7 @@ class PerClient(Shared):
         return self.own.get(client, self.common)
 
     def provenance(self) -> str:
-        """Digest of what the parts were made from."""
+        """Digest of the totals behind the parts."""
         return provenance(self.common)
 
     def predictor(self) -> Any:
@@ -60,23 +52,23 @@ class PerClient(Shared):
 
 @codec.register("Settled/1", fields={"description": "told", "left_out_accuracy": "reasons"})
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Tuned(Shared):
-    """What is shared, with the settings that were chosen for everybody.
+class Tuned(Wrapper, Shared):
+    """A shared result, with the settings that were chosen for all clients.
 
     Parameters
     ----------
     shared
-        What a method with these settings shares.
+        The shared result with these settings.
     setting
-        The chosen ones, by name.
+        The chosen settings, by name.
     description
-        The same in words.
+        The settings in words.
     left_out_accuracy
-        What speaks for them: accuracy on samples that were left out, of them and of others.
+        Leave-one-out accuracy of the chosen settings and of others.
     invariant
-        Whether the settings are the same however samples are spread over clients.
+        Whether the settings are the same for every partition of the samples over clients.
     notes
-        What else is recorded of the fit; nothing depends on it.
+        More about the fit, for the record; nothing depends on it.
     """
 
     shared: Any
@@ -87,16 +79,9 @@ class Tuned(Shared):
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def space(self) -> Space:
-        """The space of what is shared."""
-        space: Space = self.shared.space
-        return space
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The class list of what is shared."""
-        classes: tuple[str, ...] = self.shared.classes
-        return classes
+    def wrapped(self) -> Any:
+        """The shared result."""
+        return self.shared
 
     @property
     def tuned(self) -> Tuned:
@@ -104,15 +89,15 @@ class Tuned(Shared):
         return self
 
     def predictor(self) -> Any:
-        """Return the model of what is shared."""
+        """Return the model of the shared result."""
         return self.shared.predictor() if isinstance(self.shared, Shared) else None
 
     def provenance(self) -> str:
-        """Digest of what is shared and of the settings."""
+        """Digest of the shared result and of the settings."""
         return codec.digest({"shared": provenance(self.shared), "setting": self.setting})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the choice and its reasons as plain numbers and texts, for JSON."""
+        """Return the settings and accuracies as plain numbers and texts, for JSON."""
         return {
             "settings": self.setting,
             "description": self.description,
@@ -122,13 +107,13 @@ class Tuned(Shared):
 
 
 def tuned_settings(shared: Any) -> Tuned | None:
-    """Return the settings that were chosen for all clients, None where none were."""
+    """Return the settings that were chosen for all clients; None without a choice."""
     tuned: Tuned | None = shared.tuned if isinstance(shared, Shared) else None
     return tuned
 
 
 def unwrap(shared: Any, **given: Any) -> tuple[Any, dict[str, Any]]:
-    """Return what is shared and the settings: those chosen for everybody, else the given ones."""
+    """Return the shared result and its settings: the chosen ones, else the given ones."""
     if isinstance(shared, Tuned):
         return shared.shared, {**given, **shared.setting}
     return shared, given
@@ -137,7 +122,7 @@ def unwrap(shared: Any, **given: Any) -> tuple[Any, dict[str, Any]]:
 @codec.register("Published/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Published:
-    """What a method shares, as a file: with the method's name and parameters.
+    """The file of a shared result: with the name and the parameters of the method.
 
     Examples
     --------
@@ -150,7 +135,7 @@ class Published:
     shared: Any
 
     def predictor(self) -> Any:
-        """Return the model of a client without samples of its own; None where there is none."""
+        """Return the model of a client without samples; None if there is no such model."""
         return self.make({}).shared_predictor(self.shared)
 
     def make(self, changes: Mapping[str, Any]) -> Method[Any]:

@@ -1,8 +1,9 @@
-"""Steps: the functions of a method that a server may have a client run."""
+"""Steps: the functions of a method that run at clients on request of the server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedgram.errors import DataError
@@ -18,8 +19,7 @@ _MARK = "is_step"
 def step(function: Function) -> Function:
     """Declare a function of a method as a step: ``(self, client, broadcast) -> reply``.
 
-    A site runs declared steps only, whatever a server names. A method that overrides a step
-    need not declare it again.
+    A site runs declared steps only. A method that overrides a step need not declare it again.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def declared_steps(method: type[Any]) -> list[str]:
 
 
 def named_step(method: object, name: str) -> Step[Any]:
-    """Return a method's step by its name; anything else is refused."""
+    """Return a method's step by its name; raise DataError for anything else."""
     declared = declared_steps(type(method))
     if name not in declared:
         listed = ", ".join(declared) or "nothing"
@@ -65,5 +65,25 @@ def named_step(method: object, name: str) -> Step[Any]:
 
 
 def step_name(step: Callable[..., Any]) -> str:
-    """Return the name a step goes by in messages and records."""
+    """Return the name of a step in messages and records."""
     return getattr(step, "__name__", type(step).__name__)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Nested:
+    """Base class of broadcasts that ask for a step of an inner method, named by `step`."""
+
+    step: str
+
+
+def total_name(step: Callable[..., Any], broadcast: Any) -> str:
+    """Return the name of the total of a step, as it is in `Client.totals`.
+
+    Examples
+    --------
+    >>> def outer(client, broadcast): ...
+    >>> total_name(outer, None), total_name(outer, Nested(step="statistics"))
+    ('outer', 'outer/statistics')
+    """
+    name = step_name(step)
+    return f"{name}/{broadcast.step}" if isinstance(broadcast, Nested) else name

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from fedgram.core.exact import EXACT_UP_TO, FLOAT32
-from fedgram.core.samples import Floats
+from fedgram.core.samples import Floats, Space
 from fedgram.core.solve import unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import SolveError
@@ -35,6 +35,7 @@ class PatchMoments:
     gram: Floats
     count: int
     constant: int
+    space: Space
 
     @classmethod
     def of(cls, total: Statistics) -> PatchMoments:
@@ -45,19 +46,21 @@ class PatchMoments:
             gram=unpack_symmetric(total.gram, total.space.width),
             count=total.count,
             constant=bias(total.space.unit, total.space.bound),
+            space=total.space,
         )
 
     @property
     def mean(self) -> Floats:
         """Mean patch."""
-        mean: Floats = self.gram[:-1, -1] / (self.constant * self.count)
+        sums = self.gram[self.space.without_constant, self.space.constant]
+        mean: Floats = sums / (self.constant * self.count)
         return mean
 
     @property
     def covariance(self) -> Floats:
         """Covariance of patches."""
-        mean = self.mean
-        covariance: Floats = self.gram[:-1, :-1] / self.count - np.outer(mean, mean)
+        mean, others = self.mean, self.space.without_constant
+        covariance: Floats = self.gram[others, others] / self.count - np.outer(mean, mean)
         return covariance
 
     def rms(self, filters: Floats) -> Floats:
@@ -93,7 +96,7 @@ def solve(
     seed
         Seed of random filters.
     """
-    moments, inputs = PatchMoments.of(total), total.space.width - 1
+    moments, inputs = PatchMoments.of(total), total.space.constant
     if kind in LABELED:
         filters = total.solve(ridge * total.count) * total.space.unit
     else:
@@ -164,7 +167,8 @@ def _sizes(filters: Floats, moments: PatchMoments, scaling: Scaling) -> Floats:
     if scaling == "rms":
         sizes = moments.rms(filters)
     else:
-        length = np.sqrt(np.einsum("ij,ij->j", filters[:-1], filters[:-1]))
+        others = filters[moments.space.without_constant]
+        length = np.sqrt(np.einsum("ij,ij->j", others, others))
         squares = moments.rms(filters / np.where(length > 0, length, 1.0)) ** 2
         variance = np.ones_like(squares)
         if scaling == "whitened":

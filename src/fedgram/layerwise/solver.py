@@ -239,7 +239,7 @@ class LayerwiseSolver(Method[Any]):
         classes = samples.labels.classes
         sums = PatchSums(layer, maps, stack.space, len(classes))
         for features, labels in stack.batches(samples, batch_size(layer, maps)):
-            sums.add(features.values[:, :-1], labels.codes)
+            sums.add(features.values[:, stack.space.without_constant], labels.codes)
         moment, energy = np.zeros((layer.fan_in(maps) + 1, 0), sums.dtype), 0
         if self.filters in LABELED:
             codes = self._table(stack, classes) if codes is None else codes

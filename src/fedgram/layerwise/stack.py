@@ -249,18 +249,15 @@ class LayerStack:
         """Return the outputs of the layers, from the cache of `features` if there is one."""
         if not self.solved:
             return self._applied(features)
-        cache = features.cache
-        if cache is not None and self.digest in cache:
-            return cache[self.digest]
+        return features.derived(self.space, lambda: self._by_batches(features))
+
+    def _by_batches(self, features: Features) -> Features:
         rows = np.empty((len(features), self.space.width), np.int8 if self.space.bound else FLOAT64)
         size = self.batch_size()
         for start in range(0, len(features), size):
             part = slice(start, start + size)
             rows[part] = self._applied(features.take(part)).values
-        made = Features(rows, self.space)
-        if cache is not None:
-            cache[self.digest] = made
-        return made
+        return Features(rows, self.space)
 
     def _applied(self, features: Features) -> Features:
         if features.space != self.inputs:
@@ -270,13 +267,13 @@ class LayerStack:
             )
         if not self.solved:
             return features
-        values, space = features.values[:, :-1], self.inputs
+        values, space = features.values[:, self.inputs.without_constant], self.inputs
         parts = []
         for solved, maps, after in zip(self.solved, self.shapes, self.shapes[1:], strict=False):
             values, space = solved(values, maps, space), self.space
             if self.cells:
                 parts.append(_averaged(values, after, self.cells))
         rows = np.empty((len(values), self.space.width), values.dtype)
-        rows[:, :-1] = np.hstack(parts) if self.cells else values
-        rows[:, -1] = bias(self.space.unit, self.space.bound)
+        rows[:, self.space.without_constant] = np.hstack(parts) if self.cells else values
+        rows[:, self.space.constant] = bias(self.space.unit, self.space.bound)
         return Features(rows, self.space)

@@ -92,11 +92,11 @@ class Ledger:
     def shut_out(self) -> dict[str, str]:
         """Return the clients that are excluded until they are admitted again, with the reason."""
         last = {e.client: e.what for e in self.history() if e.what in _MEMBERSHIP and e.client}
-        said = {"leave": "has left", "forget": "was forgotten"}
+        reasons = {"leave": "has left", "forget": "was forgotten"}
         return {
-            client: f"{said[what]}; 'fedgram federation admit' lets it in again"
+            client: f"{reasons[what]}; 'fedgram federation admit' lets it in again"
             for client, what in last.items()
-            if what in said
+            if what in reasons
         }
 
     def admit(self, client: str) -> None:
@@ -227,7 +227,7 @@ class Ledger:
 
     def _deleted(self, client: str, total: Statistics, *, among: str) -> int:
         """Add a deletion to the history, with the models that were published before."""
-        said = {
+        detail = {
             "samples": total.count,
             "members": self.members,
             "published_with": [
@@ -236,7 +236,7 @@ class Ledger:
                 if event.what == "publish" and among in event.detail["members"]
             ],
         }
-        return self._file.add_event("forget", total, client=client, detail=said)
+        return self._file.add_event("forget", total, client=client, detail=detail)
 
     def publish(self, *, shared_digest: str, model: str, total_digest: str | None = None) -> None:
         """Record that a model was computed from the current total.
@@ -282,8 +282,8 @@ class Ledger:
 
     def _verify_deletion(self, certificate: Certificate) -> None:
         history = self.history()
-        told = any(e.seq == certificate.event and e.what == "forget" for e in history)
-        if not told or self._certificate(certificate.event) != certificate:
+        recorded = any(e.seq == certificate.event and e.what == "forget" for e in history)
+        if not recorded or self._certificate(certificate.event) != certificate:
             raise LedgerError("the certificate belongs to another ledger, or was changed")
         later = [event for event in history if event.seq > certificate.event]
         back = any(e.client == certificate.client and e.what == "join" for e in later)
@@ -376,9 +376,10 @@ class Ledger:
 
 
 def _refuse_negative(client: str, statistics: Statistics) -> None:
-    # The last feature is a constant, so its row of the moment counts the classes.
-    counts = statistics.moment[-1:] if statistics.space.inputs else statistics.moment[:0]
-    if statistics.count < 0 or (statistics.diagonal() < 0).any() or (counts < 0).any():
+    space, wrong = statistics.space, statistics.count < 0 or (statistics.diagonal() < 0).any()
+    if space.traceable and space.has_constant:  # its row of the moment counts the classes
+        wrong = wrong or (statistics.moment[space.constant] < 0).any()
+    if wrong:
         raise LedgerError(
             f"client {client}: more would be removed than was contributed; was it removed already?"
         )

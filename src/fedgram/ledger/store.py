@@ -81,7 +81,7 @@ class LedgerFile:
         """Create the empty file; raise LedgerError if the file exists."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.touch(exist_ok=False)
+            self.path.touch(mode=0o600, exist_ok=False)
         except FileExistsError as error:
             if self.path.exists():
                 raise LedgerError(f"{self.path}: exists already; choose another name") from error

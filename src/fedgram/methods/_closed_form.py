@@ -1,4 +1,4 @@
-"""What methods have in common whose one contribution is a client's statistics."""
+"""Base class of methods whose first exchange is the sum of the clients' statistics."""
 
 from __future__ import annotations
 
@@ -15,29 +15,23 @@ SharedResult = TypeVar("SharedResult")
 
 
 class ClosedForm(Method[SharedResult]):
-    """Base of methods that begin with the sum of all clients' statistics.
+    """Base class of methods that begin with the sum of all clients' statistics.
 
-    Later steps that leave samples out of the total must know whether the client is in the total
-    at all (`client.in_total`): a method with such steps answers yes to `leaves_samples_out`.
+    Later steps that leave samples out of the total depend on whether the client is in the total
+    (`client.in_total`).
     """
 
-    lift: Lift  # a field of the method: random features before the head
+    lift: Lift  # a field of the method: the lift before the head
 
     def shared_lift(self) -> Lift:
         """Return the lift of the statistics."""
         return self.lift
 
-    def leaves_samples_out(self) -> bool:
-        """Whether a later step needs `client.in_total`."""
-        return False
-
     @step
     def statistics(self, client: Client, _: None) -> Statistics:
         """Return the Gram matrix and class sums of a client's lifted samples."""
-        if self.leaves_samples_out():
-            client.remember(in_total=True)
         return Statistics.of(*lifted(client.samples, self.shared_lift()))
 
     def statistics_step(self) -> Step[Statistics]:
-        """Return `statistics`: a ledger may keep its total."""
+        """Return `statistics`, whose total can be kept in a ledger."""
         return self.statistics

@@ -1,4 +1,4 @@
-"""How the default chooses what it pools: the likeliest model of each kind, then their weights."""
+"""Model selection of `auto`: the likeliest model of each kind, then the weights of the pool."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from fedgram.selection.pool import LikelihoodSums, PoolWeights
 from fedgram.softmax.arithmetic import SoftmaxGrid
 from fedgram.softmax.sums import IntegerHead
 
-# Of a client's own softmax head, for each feature: 0 for none, else how strongly it is held.
+# Ridge per feature of a client's own softmax part; 0 for no own part.
 STRENGTHS = (0.0, 2.4, 0.24, 0.08, 0.024)
-SOFT_SCALES = (0.5, 0.7, 1.0, 1.4)  # by which softmax scores are multiplied
-SQUARED_BITS = 22  # binary places of the weights of squared heads, whose scores are small
+OWN = "local"  # the family of models of a client's own samples alone
+SOFT_SCALES = (0.5, 0.7, 1.0, 1.4)  # factors of softmax scores
+SQUARED_BITS = 22  # binary places of the weights of squared-loss heads, whose scores are small
 
 
-@codec.register("Question/1")
+@codec.register("Question/1", fields={"equations": "wholes"})
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Question:
-    """What judging clients are sent: models to be tried on their left-out samples.
+    """The broadcast for model selection: models to evaluate on left-out samples.
 
     Parameters
     ----------
-    wholes
+    equations
         Totals with their ridges, one for each lift.
     soft
         Integer softmax weights that were fitted without each fold, (folds, features, classes), or
-        (0, 0, 0) for none.
+        (0, 0, 0) if there are none.
     folds
-        How the left-out samples are chosen (`fedgram.selection.holdout`).
+        Number of folds (`fedgram.selection.holdout`).
     counts, pseudo_count
-        Of the class prior.
+        Global class counts and pseudo-count of the class prior.
     """
 
-    wholes: tuple[NormalEquations, ...]
+    equations: tuple[NormalEquations, ...]
     soft: Integers
     folds: int
     counts: Floats
@@ -52,10 +53,10 @@ class Question:
 @codec.register("Judged/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Judged(Additive):
-    """What left-out samples say of squared models, and of softmax models.
+    """Summed log-losses of squared-loss models and of softmax models on left-out samples.
 
-    Squared models are tried on all samples of the judging clients, each left out by itself; softmax
-    models on the samples that their folds left out.
+    Squared-loss models are evaluated by leave-one-out on all samples of the selected clients;
+    softmax models on the samples of the held-out folds.
     """
 
     squared: LikelihoodSums = field(default_factory=LikelihoodSums.zero)
@@ -65,16 +66,16 @@ class Judged(Additive):
 @codec.register("PoolParts/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PoolParts(Shared):
-    """What every client is sent: the shared parts of the pool.
+    """The shared parts of the pool, as broadcast to all clients.
 
     Parameters
     ----------
     heads
         A head for each part of the pool, or the total for FedHiP.
     counts, pseudo_count
-        Of the class prior.
+        Global class counts and pseudo-count of the class prior.
     origin
-        Digest of what the parts were solved from.
+        Digest of the totals behind the parts.
     """
 
     heads: tuple[IntegerHead | NormalEquations, ...]
@@ -90,30 +91,29 @@ class PoolParts(Shared):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         first = self.heads[0]
         return first.total.classes if isinstance(first, NormalEquations) else first.classes
 
     def provenance(self) -> str:
-        """Digest of what the parts were solved from."""
+        """Digest of the totals behind the parts."""
         return self.origin
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Part:
-    """A model that may be pooled.
+    """A candidate for the pool.
 
     Parameters
     ----------
     setting
         Its family and parameters.
     place
-        Of its scores among those that judging clients have kept.
+        Position of its scores among those that clients have stored.
     candidates
-        Which of the candidates it comes from; None for the softmax head.
+        Index of its `Candidates`; None for the softmax head.
     scale, prior
-        By what its scores are multiplied, and whether the class prior is added, where it is
-        likeliest alone.
+        The likeliest factor of its scores, and weight of the class prior (0 or 1), if used alone.
     """
 
     setting: Setting
@@ -123,8 +123,13 @@ class Part:
     prior: float
 
     @property
+    def own(self) -> bool:
+        """Whether a client solves it from its own samples alone."""
+        return bool(self.setting["family"] == OWN)
+
+    @property
     def words(self) -> str:
-        """The model in words."""
+        """A short description of the model."""
         if self.setting["family"] != "softmax":
             return described(self.setting)
         strength = self.setting["strength"]
@@ -132,10 +137,13 @@ class Part:
 
 
 def likeliest_parts(candidates: Sequence[Candidates], judged: Judged) -> list[Part]:
-    """Return the likeliest softmax model, if there is one, ridge model and Gaussian model."""
+    """Return the likeliest softmax model (if any), ridge, Gaussian and own model.
+
+    The own model, of a client's samples alone, is the last.
+    """
     parts, place = [], 0
     if judged.soft.loss.size:
-        width = candidates[0].whole.total.space.width
+        width = candidates[0].equations.total.space.width
         kinds = judged.soft.loss.reshape(len(STRENGTHS), len(SOFT_SCALES), 2)
         strength, soft, prior = np.unravel_index(int(kinds.argmin()), kinds.shape)
         setting = {"family": "softmax", "strength": STRENGTHS[strength] * width}
@@ -149,7 +157,7 @@ def likeliest_parts(candidates: Sequence[Candidates], judged: Judged) -> list[Pa
             )
         )
         place = len(STRENGTHS)
-    best: dict[bool, tuple[int, Part]] = {}
+    best: dict[str, tuple[int, Part]] = {}
     begin = 0
     for number, each in enumerate(candidates):
         for setting in each.settings:
@@ -157,9 +165,10 @@ def likeliest_parts(candidates: Sequence[Candidates], judged: Judged) -> list[Pa
             losses = judged.squared.loss[begin : begin + 2 * len(steps)].reshape(-1, 2)
             begin += losses.size
             step, prior = np.unravel_index(int(losses.argmin()), losses.shape)
-            gaussian, loss = setting["family"] == "lda", int(losses.min())
-            if gaussian not in best or loss < best[gaussian][0]:
-                best[gaussian] = (
+            family, loss = setting["family"], int(losses.min())
+            kind = family if family in ("lda", OWN) else "ridge"
+            if kind not in best or loss < best[kind][0]:
+                best[kind] = (
                     loss,
                     Part(
                         setting=setting,
@@ -170,7 +179,8 @@ def likeliest_parts(candidates: Sequence[Candidates], judged: Judged) -> list[Pa
                     ),
                 )
             place += 1
-    return [*parts, *(part for _, part in best.values())]
+    squared = [part for _, part in best.values()]
+    return [*parts, *sorted(squared, key=lambda part: part.own)]
 
 
 def trials(scores: Array, odds: Array, steps: Sequence[float]) -> list[Array]:
@@ -184,7 +194,7 @@ def trials(scores: Array, odds: Array, steps: Sequence[float]) -> list[Array]:
 
 
 def side_by_side(sums: Sequence[LikelihoodSums]) -> LikelihoodSums:
-    """Return settings that were tried on the same samples as one."""
+    """Concatenate the sums of settings that were evaluated on the same samples."""
     if not sums:
         return LikelihoodSums.zero()
     return LikelihoodSums(
@@ -195,7 +205,7 @@ def side_by_side(sums: Sequence[LikelihoodSums]) -> LikelihoodSums:
 
 
 def integer_head(head: Linear) -> IntegerHead:
-    """Return a squared head on the integer grid, as it is sent."""
+    """Return a squared-loss head on the integer grid, as it is sent."""
     return IntegerHead.of(
         head.weights,
         SoftmaxGrid(weights=SQUARED_BITS),
@@ -209,9 +219,19 @@ def integer_head(head: Linear) -> IntegerHead:
 def sentence(
     used: Sequence[tuple[Part, float]], class_term: str, found: PoolWeights, *, alike: bool = False
 ) -> str:
-    """Say what is pooled with which weights, and how sure that is.
+    """Return a description of the pool: parts, weights, accuracy and its standard error.
 
-    With classes that count `alike`, samples are weighed, and their number does not tell how sure.
+    Parameters
+    ----------
+    used
+        The parts with their weights.
+    class_term
+        Description of the class term; empty for none.
+    found
+        The weights, and the sums over left-out samples.
+    alike
+        Whether classes have equal weights; then there is no simple standard error, and none is
+        shown.
 
     Examples
     --------

@@ -1,7 +1,6 @@
-"""Depth on frozen features, solved block by block; a method says what comes on top.
+"""Residual blocks on frozen features in closed form (DeepAFL), and methods on top of them.
 
-Every block is one sum and one solve. What is on top is a method of its own, which is given clients
-whose features are deep and knows nothing of the blocks.
+Each block is one sum and one solve. The method on top runs unchanged on clients with deep features.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from fedgram.federation.client import Client
 from fedgram.federation.method import Method
 from fedgram.federation.protocol import Federation, Total
 from fedgram.federation.shared import PerClient
-from fedgram.federation.step import Reply, Step, named_step, step, step_name
+from fedgram.federation.step import Nested, Reply, Step, named_step, step, step_name
 from fedgram.models.linear import Linear, Predictor, require_space
 from fedgram.runtime import flops
 from fedgram.runtime.threads import single_threaded_blas
 
-_ROWS_AT_A_TIME = 8192  # bounds the copy of features side by side
-_KEPT = "deep"  # where a client keeps its deep features between asks
+_ROWS_AT_A_TIME = 8192  # bounds the memory of concatenated features
+_KEPT = "deep"  # key of the client's deep features in its state, between exchanges
 
 
 @codec.register("Deepened/1")
@@ -43,9 +42,9 @@ class ResidualModel(Shared):
     Parameters
     ----------
     below
-        Makes the deep features.
+        The residual blocks, which compute the deep features.
     model
-        What is above them.
+        The model on the deep features.
     """
 
     below: Residual
@@ -53,12 +52,12 @@ class ResidualModel(Shared):
 
     @property
     def space(self) -> Space:
-        """The space of the features that go in."""
+        """The feature space of the inputs."""
         return self.below.inputs
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         classes: tuple[str, ...] = self.model.classes
         return classes
 
@@ -68,45 +67,46 @@ class ResidualModel(Shared):
         return scores
 
     def predictor(self) -> ResidualModel | None:
-        """Return the model of what is above, on deep features."""
+        """Return the predictor on deep features; None if nothing shared predicts."""
         top = self.model.predictor() if isinstance(self.model, Shared) else self.model
         return None if top is None else ResidualModel(below=self.below, model=top)
 
     def provenance(self) -> str:
-        """Digest of the totals the model stands on; their space names every block."""
+        """Digest of the totals behind the model; their space identifies all blocks."""
         return codec.digest({"deep": provenance(self.model)})
 
 
 @codec.register("Above/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class InnerStep:
-    """What a method on top asks of a client: one of its steps, on deep features."""
+class InnerStep(Nested):
+    """A request to run a step of the method on top, on deep features."""
 
     below: Residual
-    step: str
     broadcast: Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualBlocks(Method[Any]):
-    """Residual blocks, solved one after another from sums.
+    """Base class of methods on residual blocks, which are solved one after another from sums.
 
     Parameters
     ----------
     ridge
-        Weight of the heads' squared norms (lambda in the paper), for features of unit size.
+        Weight of the heads' squared norms (lambda in the paper), for features of unit size; 0 is
+        plain least squares.
     blocks
-        Number of residual blocks; 0 for none.
+        Number of residual blocks, >= 0; 0 for no blocks.
     block_ridge
-        Weight of a block's squared norm (gamma).
+        Weight of a block's squared norm (gamma in the paper), > 0.
     width
-        Random features of each block, without their constant.
+        Number of random features of each block, without the constant, >= 1.
     activation
-        Of the random features, as in a lift.
+        Activation of the random features: identity, relu, leaky-relu, gelu, tanh, sigmoid,
+        hardswish or softshrink.
     lift
-        Random projection and activation before the first block; width 0 for none.
+        Random projection and activation before the first block; width 0 for no lift.
     seed
-        Public seed of the blocks' random features; a block adds its number.
+        Public seed of the blocks' random features; the number of the block is added.
     """
 
     ridge: float = 100.0
@@ -128,7 +128,7 @@ class ResidualBlocks(Method[Any]):
         self.random(0), self.random(self.blocks)
 
     def shortened(self, *, search: bool = True) -> Self:
-        """Return the same with one narrow block at most."""
+        """Return the method with at most one narrow block."""
         del search
         return replace(self, blocks=min(1, self.blocks), width=min(16, self.width))
 
@@ -136,16 +136,16 @@ class ResidualBlocks(Method[Any]):
         """Return the random features of a block; blocks are numbered from 0."""
         return Lift(width=self.width, activation=self.activation, seed=self.seed + number)
 
-    # What a client does.
+    # Steps at a client
 
     @step
     def opening(self, client: Client, _: None) -> DataSchema:
-        """Say what the samples of this client mean."""
+        """Return the feature space and the class list of the client."""
         return DataSchema(space=client.train.features.space, classes=client.train.labels.classes)
 
     @step
     def depth_statistics(self, client: Client, below: Residual) -> Statistics:
-        """Return the sums of deep features, with the next block's random ones beside them."""
+        """Return the statistics of deep features concatenated with the next block's random ones."""
         samples = deepened(client, below, keep=True).samples
         if len(below.blocks) >= self.blocks:
             return Statistics.of(samples.features, samples.labels)
@@ -156,10 +156,10 @@ class ResidualBlocks(Method[Any]):
         )
         return Statistics.over((concat(part.features, lift), part.labels) for part in parts)
 
-    # What the server does.
+    # At the server
 
     def start(self, federation: Federation) -> Residual:
-        """Return the features as they are before the first block."""
+        """Return the residual network before the first block."""
         return Residual(inputs=federation.sum(self.opening).space, lift=self.lift)
 
     def deeper(self, federation: Federation, below: Residual) -> Iterator[tuple[Linear, Residual]]:
@@ -173,7 +173,7 @@ class ResidualBlocks(Method[Any]):
             yield head, below
 
     def _solved(self, total: Statistics, space: Space, lift: Lift) -> tuple[Linear, Block]:
-        """Return the head on features, and the block that best explains what it leaves over."""
+        """Return the head, and the block that fits its residual."""
         gram, moment = (
             unpack_symmetric(total.gram, total.space.width),
             total.moment.astype(np.float64),
@@ -188,25 +188,36 @@ class ResidualBlocks(Method[Any]):
         flops.add(2 * (len(gram) - width) * width * stored.shape[1])
         with single_threaded_blas():
             left = moment[width:] - gram[width:, :width] @ stored  # random features by residuals
-        down = mixing(gram[width:, width:], left, stored[:-1], self.block_ridge)
+        weights = stored[space.without_constant]
+        down = mixing(gram[width:, width:], left, weights, self.block_ridge)
         head = Linear(
             weights=stored / space.unit,
             space=space,
             classes=total.classes,
             origin=codec.digest({"total": total.digest(), "ridge": float(self.ridge)}),
         )
-        order = np.argsort(total.classes)  # how a site lists them does not matter
-        return head, Block.of(lift, down[:, order], stored[:-1].T[order])
+        order = np.argsort(total.classes)  # whatever the order of the class list
+        return head, Block.of(lift, down[:, order], weights.T[order])
 
 
 def mixing(gram: Floats, left: Floats, head: Floats, ridge: float) -> Floats:
     """Return D of the Omega = D head' that minimizes ``|R - F Omega head|^2 + ridge |Omega|^2``.
 
-    Given are F'F, F'R and the head, features by classes. In the eigenvectors V of F'F with
-    eigenvalues s, and the right singular vectors U of the head with singular values t, entry by
-    entry, ``V' D U = V' F'R U / (ridge + s t^2)``: the thin singular value decomposition of the
-    head takes the place of an eigenproblem as large as the features, and the minimizer has no more
-    rank than there are classes.
+    In the eigenvectors V of F'F with eigenvalues s, and the right singular vectors U of the head
+    with singular values t, entry by entry, ``V' D U = V' F'R U / (ridge + s t^2)``. The thin
+    singular value decomposition of the head replaces an eigenproblem of the size of the features,
+    and the rank of the minimizer is at most the number of classes.
+
+    Parameters
+    ----------
+    gram
+        F'F, the Gram matrix of the random features.
+    left
+        F'R, random features times residuals.
+    head
+        The head, features by classes.
+    ridge
+        Weight of the block's squared norm.
 
     Examples
     --------
@@ -226,18 +237,18 @@ def mixing(gram: Floats, left: Floats, head: Floats, ridge: float) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class StackedMethod(ResidualBlocks):
-    """Another method on top of deep features: a subclass says which, by the type of `top`.
+    """Base class of methods on deep features: a subclass declares the inner method as `top`.
 
     Parameters
     ----------
     top
-        The method on top, with its own parameters.
+        Settings of the method on the deep features, as listed for that method.
     """
 
     top: Any = None
 
     def fit(self, federation: Federation) -> Iterator[Any]:
-        """Solve the blocks, then yield whatever the method on top does."""
+        """Solve the blocks, then yield the shared results of the method on top."""
         below = self.start(federation)
         for _, deeper in self.deeper(federation, below):
             below = deeper
@@ -249,25 +260,25 @@ class StackedMethod(ResidualBlocks):
     def above(self, client: Client, ask: InnerStep) -> Any:
         """Run a step of the method on top, on deep features."""
         inner = named_step(self.top, ask.step)
-        return inner(deepened(client, ask.below), ask.broadcast)
+        return inner(_inner(client, ask.below), ask.broadcast)
 
     def shared_predictor(self, shared: Any) -> Any:
-        """Return the model that the method on top gives clients without samples."""
+        """Return the model of the method on top for clients without samples."""
         deep: ResidualModel = shared.common if isinstance(shared, PerClient) else shared
         top: Method[Any] = self.top
         model = top.shared_predictor(deep.model)
         return None if model is None else ResidualModel(below=deep.below, model=model)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        """Return the model that the method on top makes of deep features."""
+        """Return the model of the method on top, on deep features."""
         deep: ResidualModel = shared
         top: Method[Any] = self.top
-        own = top.personalize(deepened(client, deep.below), deep.model)
+        own = top.personalize(_inner(client, deep.below), deep.model)
         return ResidualModel(below=deep.below, model=own)
 
 
 class _DeepFederation:
-    """A federation as the method on top sees it: the features of all clients are deep."""
+    """A federation whose clients have deep features, for the method on top."""
 
     def __init__(self, method: StackedMethod, federation: Federation, below: Residual) -> None:
         self._method = method
@@ -281,6 +292,10 @@ class _DeepFederation:
     @property
     def private(self) -> bool:
         return self._federation.private
+
+    @property
+    def contributors(self) -> Sequence[str]:
+        return self._federation.contributors
 
     @property
     def rng(self) -> np.random.Generator:
@@ -306,13 +321,20 @@ class _DeepFederation:
 
 
 def deepened(client: Client, below: Residual, *, keep: bool = False) -> Client:
-    """Return the client with deep features; a client that may `keep` them goes on from there."""
+    """Return the client with deep features; with `keep` they are stored for deeper blocks."""
     samples = client.train + client.valid
     features = below.apply_from(samples.features, client.state.get(_KEPT))
     if keep:
         cast(MutableMapping[str, Any], client.state)[_KEPT] = features
     deep, train = Samples(features, samples.labels), len(client.train)
     return replace(client, train=deep.take(slice(train)), valid=deep.take(slice(train, None)))
+
+
+def _inner(client: Client, below: Residual) -> Client:
+    """Return the client of the method on top: deep features, and the totals of its steps."""
+    outer = "above/"
+    totals = {name.removeprefix(outer) for name in client.totals if name.startswith(outer)}
+    return replace(deepened(client, below), totals=frozenset(totals))
 
 
 def _raised(below: Residual, shared: Any) -> Any:

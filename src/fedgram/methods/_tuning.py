@@ -1,4 +1,4 @@
-"""Settings chosen for everybody: by counts of samples that were left out."""
+"""Selection of settings for all clients by leave-one-out accuracy."""
 
 from __future__ import annotations
 
@@ -14,26 +14,37 @@ from fedgram.federation.shared import Tuned
 from fedgram.federation.step import Step
 from fedgram.selection.correct_counts import CorrectCounts
 
-_REASONS = 12  # settings that are told of
+_LISTED = 12  # settings whose accuracy is recorded
 
 
-def select_best(ballot: CorrectCounts, tried: Sequence[Mapping[str, float]], shared: Any) -> Tuned:
-    """Return what is shared with the winner of these settings, and how the best of them did.
+def select_best(
+    correct_counts: CorrectCounts, tried: Sequence[Mapping[str, float]], shared: Any
+) -> Tuned:
+    """Return the shared result with the most accurate setting, and the best accuracies.
+
+    Parameters
+    ----------
+    correct_counts
+        Counts of correct leave-one-out predictions, one column for each setting.
+    tried
+        The settings; of equally accurate ones the first is selected.
+    shared
+        What is shared.
 
     Examples
     --------
     >>> import numpy as np
-    >>> ballot = CorrectCounts(samples=np.array([4]), correct=np.array([[2, 3]]))
-    >>> select_best(ballot, [{"alpha": 0.0}, {"alpha": 10.0}], None)
+    >>> correct_counts = CorrectCounts(samples=np.array([4]), correct=np.array([[2, 3]]))
+    >>> select_best(correct_counts, [{"alpha": 0.0}, {"alpha": 10.0}], None)
     Tuned(shared=None, setting={'alpha': 10.0}, description='alpha 10',
             left_out_accuracy={'alpha 10': 0.75, 'alpha 0': 0.5}, ...)
     """
-    return _settled(ballot.accuracy.tolist(), tried, shared)
+    return _tuned(correct_counts.accuracy.tolist(), tried, shared)
 
 
-def _settled(shares: Sequence[float], tried: Sequence[Mapping[str, float]], shared: Any) -> Tuned:
-    best = np.argsort(-np.array(shares), kind="stable")[:_REASONS]
-    winner = tried[best[0]]  # of equal ones the first
+def _tuned(shares: Sequence[float], tried: Sequence[Mapping[str, float]], shared: Any) -> Tuned:
+    best = np.argsort(-np.array(shares), kind="stable")[:_LISTED]
+    winner = tried[best[0]]  # the first of equal ones
     return Tuned(
         shared=shared,
         setting=dict(winner),
@@ -43,7 +54,7 @@ def _settled(shares: Sequence[float], tried: Sequence[Mapping[str, float]], shar
 
 
 def describe(setting: Mapping[str, Any]) -> str:
-    """Return settings in words.
+    """Return a one-line description of a setting.
 
     Examples
     --------
@@ -54,7 +65,7 @@ def describe(setting: Mapping[str, Any]) -> str:
 
 
 def require_strength(strength: float | Literal["auto"]) -> None:
-    """Refuse a weight of a pull that is none."""
+    """Raise ConfigError unless `strength` is positive or "auto"."""
     if strength != "auto" and not 0 < strength < float("inf"):
         raise ConfigError(f"strength = {strength}: use a number > 0, or 'auto'")
 
@@ -65,17 +76,29 @@ def select_strength(
     left_out: Step[CorrectCounts],
     tried: Sequence[float],
 ) -> tuple[Quadratic, Tuned]:
-    """Choose a strength that changes what is summed: one sum and one count for each.
+    """Return the total of the most accurate strength, and the selection without a shared result.
 
-    Returns the sum of the chosen one, and the choice with nothing shared yet.
+    For methods whose statistics depend on the strength: one sum of statistics and one of counts for
+    each strength.
+
+    Parameters
+    ----------
+    federation
+        The clients.
+    step
+        Returns a client's statistics for a strength.
+    left_out
+        Returns the counts of correct leave-one-out predictions, given the strength and the total.
+    tried
+        The strengths; of equally accurate ones the first is selected.
     """
     shares: list[float] = []
     best = Quadratic.zero()
     for strength in tried:
         total = federation.sum(step, strength)
-        ballot = federation.sum(left_out, {"strength": strength, "total": total})
-        share = float(ballot.accuracy[0])
+        correct_counts = federation.sum(left_out, {"strength": strength, "total": total})
+        share = float(correct_counts.accuracy[0])
         if not shares or share > max(shares):
             best = total
         shares.append(share)
-    return best, _settled(shares, [{"strength": strength} for strength in tried], None)
+    return best, _tuned(shares, [{"strength": strength} for strength in tried], None)

@@ -15,23 +15,26 @@ from fedgram.models.linear import Linear, Predictor
 
 @dataclass(frozen=True, kw_only=True)
 class AFL(ClosedForm[Linear]):
-    """AFL: one sum, one solve, one shared head (He et al., CVPR 2025, arXiv 2405.16240).
+    """AFL (He et al., CVPR 2025, arXiv 2405.16240): the ridge regression of all clients' samples.
 
     The paper aggregates local solutions pairwise by its absolute aggregation law and then removes
-    the ridge that each client added. That recursion is a disguised matrix-weighted mean: in exact
-    arithmetic it equals the ridge regression of the summed statistics, which is what is solved
-    here. Unlike the paper's last step one ridge is kept, counted once whatever the number of
-    clients, because it helps; `ridge` close to 0 gives the paper's plain least squares.
+    the ridge that each client added. In exact arithmetic this recursion equals the ridge regression
+    of the summed statistics, which is solved here. Unlike the paper's last step, one ridge is kept,
+    because it improves accuracy. It is counted once, whatever the number of clients; `ridge` close
+    to 0 gives the paper's plain least squares.
+
+    Exchanges: one sum of Gram matrices and class sums; the server solves the head.
 
     Parameters
     ----------
     ridge
-        Weight of the head's squared norm, for features of unit size. "auto" takes the least with
-        nearly the smallest generalized cross-validation error, which the sum alone tells.
-        "clients" takes the one that does best at each client when it is left out: the server sees
-        every client's statistics and factorizes once for each of them and each ridge it tries.
+        Weight of the head's squared norm, for features of unit size; 0 is plain least squares.
+        "auto" selects the smallest ridge with nearly the smallest generalized cross-validation
+        error, which the sum alone determines. "clients" selects the ridge with the smallest
+        leave-one-client-out error: the server sees each client's statistics and computes one
+        factorization per client and evaluated ridge.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
 
     Examples
     --------
@@ -53,7 +56,7 @@ class AFL(ClosedForm[Linear]):
         return head
 
     def _for_new_clients(self, federation: Federation) -> Linear:
-        with DiskStore() as shelf:
-            total = gather_to_disk(federation, self.statistics, shelf)
-            ridge = best_ridge_for_new_clients(total, lambda: map(shelf.__getitem__, sorted(shelf)))
+        with DiskStore() as store:
+            total = gather_to_disk(federation, self.statistics, store)
+            ridge = best_ridge_for_new_clients(total, lambda: map(store.__getitem__, sorted(store)))
         return Linear.of(total, ridge=ridge, lift=self.lift)

@@ -24,33 +24,41 @@ from fedgram.selection.normal_equations import NormalEquations
 
 @dataclass(frozen=True, kw_only=True)
 class APFL(ClosedForm[Linear | Tuned]):
-    """Analytic (not Adaptive) Personalized FL: dual-stream least squares (arXiv 2508.10732).
+    """APFL, Analytic Personalized FL (Fan et al., arXiv 2508.10732): dual-stream least squares.
 
-    A primary stream, shared by all, is the ridge regression of the summed statistics (eqs. 3 to
-    10; as in `afl` the sum is solved directly, with one ridge whatever the number of clients). A
-    refinement stream, each client's own, fits what the primary one leaves over (eqs. 11 to 13), and
-    prediction adds the two (eq. 14). The equations' bodies are derived from the paper's text.
-    The name also belongs to Adaptive Personalized FL (Deng et al., 2020), another method.
+    The primary stream, shared by all clients, is the ridge regression of the summed statistics
+    (eqs. 3 to 10; as in `afl` the sum is solved directly, with one ridge whatever the number of
+    clients). The refinement stream, one per client, fits the residual of the primary stream (eqs.
+    11 to 13). Prediction adds the two (eq. 14). The bodies of the equations are derived from the
+    paper's text. Adaptive Personalized FL (Deng et al., 2020) has the same acronym and is another
+    method.
+
+    Exchanges: the sum of `afl`; with "auto" settings also counts of correct leave-one-out
+    predictions.
 
     Parameters
     ----------
     ridge
-        Weight of the primary head's squared norm (beta in the paper), for features of unit size;
-        "auto" takes the least with nearly the smallest generalized cross-validation error.
+        Ridge of the primary stream (beta in the paper): weight of the head's squared norm, for
+        features of unit size; 0 is plain least squares. "auto" selects the smallest ridge with
+        nearly the smallest generalized cross-validation error, which the sum alone determines.
     refinement_ridge
-        The same for a client's own head (gamma). "auto" takes the one that gets the most samples
-        right, over all clients, when each is left out of both streams; clients answer with counts.
+        Ridge of the client's refinement stream (gamma in the paper), >= 0. "auto" selects it from
+        10, 30, ..., 30,000 by leave-one-out accuracy over all clients, each sample left out of both
+        streams; clients answer with counts of correct predictions.
     balance
-        Weight of the client's own stream in the prediction (lambda); "auto" as above, together
-        with the ridge if that is "auto" too.
+        Weight of the refinement stream in the prediction (lambda in the paper); 0 is the shared
+        head alone. "auto" selects it by leave-one-out accuracy, together with refinement_ridge if
+        that is "auto" too.
     corrected
-        Where something is "auto": take samples out of the shared stream exactly. Clients are sent
-        the total for that. Else they are sent the head only, and what it knows of a sample stays
-        in: choices then trust the shared stream too much, the more so the fewer samples there are.
+        Used if refinement_ridge or balance is "auto". true: leave-one-out is exact in both streams;
+        clients receive the total. false: clients receive the head only and samples are left out of
+        the refinement stream only, which favors the primary stream, the more the fewer samples
+        there are.
     primary
-        Lift of the shared stream; width 0 for none.
+        Lift of the primary stream: random projection and activation; width 0 for no lift.
     refinement
-        Lift of the client's own stream; width 0 for none.
+        Lift of the refinement stream: random projection and activation; width 0 for no lift.
     """
 
     ridge: Ridge = 100.0
@@ -63,20 +71,17 @@ class APFL(ClosedForm[Linear | Tuned]):
     def shared_lift(self) -> Lift:
         return self.primary
 
-    def leaves_samples_out(self) -> bool:
-        return self._chooses
-
     @step
     def left_out(self, client: Client, shared: NormalEquations | Linear) -> CorrectCounts:
         samples = client.samples
-        own = LeaveOneOut.of(samples, shared, self.primary, counted=client.in_total)
+        own = LeaveOneOut.of(samples, shared, self.primary, in_total=client.in_total)
         features = self.refinement(samples.features)
         refined = own.fit_residual(features.values.astype(np.float64))
-        hits = []
+        columns = []
         for ridge in self._ridges:
             second = refined(ridge / features.space.unit**2)
-            hits += [correct(own.shared() + b * second, own.codes) for b in self._balances]
-        return CorrectCounts.of(np.stack(hits, axis=1))
+            columns += [correct(own.shared() + b * second, own.codes) for b in self._balances]
+        return CorrectCounts.of(np.stack(columns, axis=1))
 
     def fit(self, federation: Federation) -> Iterator[Linear | Tuned]:
         total = federation.sum(self.statistics)
@@ -84,14 +89,14 @@ class APFL(ClosedForm[Linear | Tuned]):
             yield Linear.of(total, ridge=self.ridge, lift=self.primary)
             return
         require_lift(total.space, self.primary)
-        whole = NormalEquations(total=total, ridge=resolved(self.ridge, total))
-        head = whole.linear(self.primary)
-        ballot = federation.sum(self.left_out, whole if self.corrected else head)
+        equations = NormalEquations(total=total, ridge=resolved(self.ridge, total))
+        head = equations.linear(self.primary)
+        correct_counts = federation.sum(self.left_out, equations if self.corrected else head)
         tried = [
             {"refinement_ridge": ridge, "balance": balance}
             for ridge, balance in product(self._ridges, self._balances)
         ]
-        yield select_best(ballot, tried, head)
+        yield select_best(correct_counts, tried, head)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head, setting = unwrap(shared, refinement_ridge=self.refinement_ridge, balance=self.balance)

@@ -56,37 +56,43 @@ from fedgram.softmax.fit import LeftOut, SoftmaxFit
 from fedgram.softmax.personal import OwnRows
 from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 
-HIGH_WIDTH = 4096  # of the lift, with high effort
-FEWEST_JUDGES = 4  # clients: a secure sum over fewer hides nothing, or nobody may drop out of it
-NARROW, RATIO, WIDEST = 1024, 8, 2048  # with standard effort: up to which inputs, by, up to what
+HIGH_WIDTH = 4096  # width of the lift with high effort
+FEWEST_JUDGES = 4  # clients: a secure sum over fewer hides nothing, or tolerates no drop-out
+NARROW, RATIO, WIDEST = 1024, 8, 2048  # with standard effort: largest input, factor, largest width
 
 
 @dataclass(frozen=True, kw_only=True)
 class Auto(ClosedForm[Tuned]):
-    """The default: a softmax head and squared heads, pooled with each client's class prior.
+    """The default: a log-linear pool of softmax and squared-loss heads with each client's prior.
 
-    From one sum of statistics it forms the squared models: the ridge head of `afl`, `lda`, `fed3r`,
-    `fedhip`, `apfl` (whose balance of 1 is `closed-ditto`), an intercept of the client's own. A few
-    sums of residuals give the softmax head of `logistic`. Clients say how likely their left-out
-    samples are under each; the server adds that up, takes the likeliest of each kind, and pools
-    them with the class prior: a weighted sum of scores, with the weights that make left-out samples
-    likeliest. No validation samples are needed, and test samples are never seen.
+    One sum of statistics gives the squared-loss models: the ridge head of `afl`, `lda`, `fed3r`,
+    `fedhip`, `apfl` (with a balance of 1 it is `closed-ditto`), a personal intercept, and the head
+    of a client's own samples alone (`local`). A few sums of residuals give the softmax head of
+    `logistic`. Clients compute the likelihood of their left-out samples under each model; the
+    server adds these up, selects the likeliest model of each kind, and pools them with the class
+    prior: a weighted sum of scores, with the weights that maximize the likelihood of left-out
+    samples. At least one part of the pool is shared. No validation samples are needed, and test
+    samples are never used.
+
+    Exchanges: the sum of `afl`, for narrow features also that of lifted ones; the residual sums of
+    `logistic`; log-losses of left-out samples.
 
     Parameters
     ----------
     exchanges
-        Residual sums on the path of the softmax head (one more fits the chosen head to all
-        samples); 0 for the best answer of one round.
+        Number of residual sums for the softmax head (one more fits the selected head to all
+        samples); 0 leaves the softmax head out.
     effort
-        "low" solves on the features as they are; "standard" solves squared heads on lifted features
-        too where there are up to 1,024, on eight times as many, 2,048 at most; "high" on 4,096.
+        Width of the lifted features on which squared-loss heads are solved too. "low": no lift.
+        "standard": for up to 1,024 features eight times as many, at most 2,048. "high": 4,096.
     judges
-        About this number of samples judges the models: those of clients drawn at random, four at
-        least. 0 for all clients.
+        Approximate number of samples used for model selection, from at least four randomly drawn
+        clients; 0 uses all clients.
     classes_alike
-        Let every class count alike, however rare: in what is judged, and in what is predicted.
+        Give all classes equal weight, whatever their frequency: in the selection and in
+        predictions.
     lift
-        Random projection and activation before all shared heads; width 0 for none.
+        Random projection and activation before all shared heads; width 0 for no lift.
     """
 
     exchanges: int = 8
@@ -99,21 +105,17 @@ class Auto(ClosedForm[Tuned]):
         if self.exchanges < 0:
             raise ConfigError(f"exchanges: expected 0 or more, got {self.exchanges}")
         if self.judges < 0:
-            raise ConfigError(f"judges: expected 0 for all samples, or a number, got {self.judges}")
+            raise ConfigError(f"judges: expected 0 (all clients) or more, got {self.judges}")
 
-    # What a client does.
+    # Steps at a client
 
     def shortened(self, *, search: bool = True) -> Self:
-        """Return the same with two exchanges at most."""
+        """Return the method with at most two exchanges."""
         del search
         return replace(self, exchanges=min(2, self.exchanges))
 
-    def leaves_samples_out(self) -> bool:
-        return True
-
     @step
     def lifted_statistics(self, client: Client, width: int) -> Statistics:
-        client.remember(lifted=True)
         return Statistics.of(*lifted(client.samples, Lift(width=width)))
 
     @step
@@ -126,20 +128,20 @@ class Auto(ClosedForm[Tuned]):
 
     @step
     def left_out(self, client: Client, question: Question) -> Judged:
-        """Try all models on left-out samples, and keep the scores for `pool`."""
-        samples, counted = client.samples, client.in_total
+        """Evaluate all models on left-out samples; store the scores for `pool`."""
+        samples, in_total = client.samples, client.in_total
         codes, counts = samples.labels.codes, question.counts
         own, strength = counts_of(samples.labels), question.pseudo_count
-        odds = left_out_log_odds(codes, own, counts, strength, counted=counted)
+        odds = left_out_log_odds(codes, own, counts, strength, in_total=in_total)
         odds = self._class_term(odds, counts)
         weights = self._sample_weights(codes, counts)
         fold = folds(samples, question.folds)
         out = np.flatnonzero(fold >= 0)
         kept: list[Array] = []
         squared: list[LikelihoodSums] = []
-        summed = "in_total", "lifted"  # a client may have missed either sum
-        for each, name in zip(self._candidates(question.wholes), summed, strict=False):
-            scored = each.left_out(samples, counted=name in client.state)
+        summed = "statistics", "lifted_statistics"  # a client may be missing in either total
+        for each, name in zip(self._candidates(question.equations), summed, strict=False):
+            scored = each.left_out(samples, in_total=client.in_total_of(name))
             models = zip(each.settings, scored, strict=True)
             for setting, scores in models:
                 narrow = scores.astype(np.float32)
@@ -163,7 +165,7 @@ class Auto(ClosedForm[Tuned]):
 
     @step
     def pool(self, client: Client, asked: dict[str, Any]) -> PoolSums:
-        """Try a pool on the left-out samples whose scores were kept."""
+        """Evaluate a pool on the left-out samples, from the stored scores."""
         weights, known = np.asarray(asked["weights"]), client.state.get("left_out")
         if known is None or not len(known["codes"]):
             zeros = np.zeros(len(weights), np.int64)
@@ -172,16 +174,16 @@ class Auto(ClosedForm[Tuned]):
         terms = np.nan_to_num(terms.astype(np.float64))
         return PoolSums.of(terms, known["codes"], weights, known["weights"])
 
-    # What the server does.
+    # At the server
 
     def fit(self, federation: Federation) -> Iterator[Tuned]:
         total = federation.sum(self.statistics)
         require_lift(total.space, self.lift)
         counts = class_counts(total)[0]
-        wholes = [NormalEquations(total=total, ridge=resolved("auto", total))]
+        equations = [NormalEquations(total=total, ridge=resolved("auto", total))]
         if width := self._beside(total.space):
             more = federation.sum(self.lifted_statistics, width)
-            wholes.append(NormalEquations(total=more, ridge=resolved("auto", more)))
+            equations.append(NormalEquations(total=more, ridge=resolved("auto", more)))
         pseudo_count = federation.sum(self.pseudo_counts, counts).best
         fit = SoftmaxFit.of(
             federation,
@@ -193,7 +195,7 @@ class Auto(ClosedForm[Tuned]):
         )
         soft = fit.choose(resolved("auto", total, slack=0.0)) if self.exchanges else None
         question = Question(
-            wholes=tuple(wholes),
+            equations=tuple(equations),
             soft=np.zeros((0, 0, 0), np.int64) if soft is None else soft.values,
             folds=folds_for(total.count, total.moment.size),
             counts=counts,
@@ -201,13 +203,13 @@ class Auto(ClosedForm[Tuned]):
         )
         judges = self._judging(federation, total.count)
         judged = federation.sum(self.left_out, question, clients=judges)
-        candidates = self._candidates(wholes)
+        candidates = self._candidates(equations)
         parts = likeliest_parts(candidates, judged)
         found, shares = self._pooled(federation, judges, parts)
         *weights, prior = found.weights.tolist()
         used = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight]
         heads = tuple(self._head(part, candidates, fit, soft) for part, _ in used)
-        origin = codec.digest([[whole.provenance() for whole in wholes], fit.provenance()])
+        origin = codec.digest([[each.provenance() for each in equations], fit.provenance()])
         yield Tuned(
             shared=PoolParts(heads=heads, counts=counts, pseudo_count=pseudo_count, origin=origin),
             setting=_setting(used, prior),
@@ -226,12 +228,14 @@ class Auto(ClosedForm[Tuned]):
             return federation.sum(self.pool, {"weights": weights, "places": places}, clients=judges)
 
         alone = [_alone(part, k, len(parts), ask) for k, part in enumerate(parts)]
-        best = min(alone, key=lambda each: (not each.sums.weight, each.sums.mean_loss))
+        own = sum(part.own for part in parts)
+        first = alone[: len(parts) - own]
+        best = min(first, key=lambda each: (not each.sums.weight, each.sums.mean_loss))
         shares = {
             f"{part.words} alone": each.sums.accuracy
             for part, each in zip(parts, alone, strict=True)
         }
-        return likeliest_weights(ask, best.weights), shares
+        return likeliest_weights(ask, best.weights, own=own), shares
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         parts, setting = unwrap(shared)
@@ -244,7 +248,7 @@ class Auto(ClosedForm[Tuned]):
         return LogLinear.of(pool, setting["prior"] * self._class_term(odds, parts.counts))
 
     def shared_predictor(self, shared: Any) -> Predictor:
-        """Return the pool of a client without samples: no class prior, no part of its own."""
+        """Return the pool for a client without samples: no class prior, no personal part."""
         space, classes = shared.space, shared.classes
         rows = Grid.of(space)(np.zeros((0, space.inputs)), backbone=space.backbone)
         nothing = Samples(rows, Labels(np.zeros(0, np.int64), classes))
@@ -258,7 +262,7 @@ class Auto(ClosedForm[Tuned]):
         soft: LeftOut | None,
     ) -> IntegerHead | NormalEquations:
         if part.candidates is None:
-            assert soft is not None  # noqa: S101  # else there is no such part
+            assert soft is not None  # noqa: S101  # such a part exists only with a softmax head
             return fit.refit(soft)
         shared = candidates[part.candidates].shared(part.setting)
         return shared if isinstance(shared, NormalEquations) else integer_head(shared)
@@ -280,7 +284,7 @@ class Auto(ClosedForm[Tuned]):
 
     def _logits_left_out(self, samples: Samples, fold: Integers, question: Question) -> list[Array]:
         """Return the logits of left-out samples under the folds' heads, for each strength."""
-        space, classes = question.wholes[0].total.space, question.wholes[0].total.classes
+        space, classes = question.equations[0].total.space, question.equations[0].total.classes
         rows, targets = self.lift(samples.features).real(), samples.labels.onehot()
         found = [np.zeros((len(samples), len(classes)), np.float32) for _ in STRENGTHS]
         for k, values in enumerate(question.soft):
@@ -299,18 +303,19 @@ class Auto(ClosedForm[Tuned]):
                     scores[mine] += (rows[mine] @ added).astype(np.float32)
         return [scores[fold >= 0] for scores in found]
 
-    def _candidates(self, wholes: Sequence[NormalEquations]) -> list[Candidates]:
-        first, *more = wholes
+    def _candidates(self, equations: Sequence[NormalEquations]) -> list[Candidates]:
+        first, *more = equations
+        # A client's own head prefers the classes that the client has.
         return [
-            Candidates.of(first, self.lift),
+            Candidates.of(first, self.lift, alone=not self.classes_alike),
             *(
-                Candidates.of(each, Lift(width=each.total.space.width - 1), beside=True)
+                Candidates.of(each, Lift(width=each.total.space.constant), beside=True)
                 for each in more
             ),
         ]
 
     def _class_term(self, odds: Floats, counts: Floats) -> Floats:
-        """Return what is added to log-likelihoods: the class prior, or what undoes the classes'."""
+        """Return the class prior or, with equal classes, minus the global log-frequencies."""
         if not self.classes_alike:
             return odds
         frequencies = np.maximum(counts, 0.5) / max(1.0, counts.sum())
@@ -332,15 +337,15 @@ class Auto(ClosedForm[Tuned]):
         return repeats(counts)[codes] if self.classes_alike else np.ones(len(codes), np.int64)
 
     def _beside(self, space: Space) -> int:
-        """Return the width of the lift on which squared heads are solved too; 0 for none."""
-        if self.lift.width or self.effort == "low" or not space.inputs:
+        """Return the width of the second lift, for squared-loss heads; 0 for no second lift."""
+        if self.lift.width or self.effort == "low" or not space.traceable:
             return 0
         if self.effort == "high":
             return HIGH_WIDTH
         return min(WIDEST, RATIO * space.inputs) if space.inputs <= NARROW else 0
 
     def _judging(self, federation: Federation, samples: int) -> list[str] | None:
-        """Return the clients that judge; None means all."""
+        """Return the clients used for model selection; None means all."""
         clients = list(federation.clients)
         if not self.judges or samples <= self.judges:
             return None
@@ -358,7 +363,7 @@ def _setting(used: Sequence[tuple[Part, float]], prior: float) -> dict[str, Any]
 
 
 def _alone(part: Part, place: int, terms: int, ask: Any) -> PoolWeights:
-    """Return how one part does without the others, where it is likeliest."""
+    """Return a pool of one part alone, at its likeliest scale."""
     weights = np.zeros(terms + 1)
     weights[place], weights[-1] = part.scale, part.prior
     return PoolWeights(weights=weights, sums=ask(weights))

@@ -17,18 +17,21 @@ from fedgram.models.linear import Linear, Predictor, lifted
 
 @dataclass(frozen=True, kw_only=True)
 class Central(Method[Linear]):
-    """All samples in one place, one ridge regression: the reference, and no federation at all.
+    """Ridge regression of all samples in one place: the reference, not a federated method.
 
-    Every client's samples are gathered at the server, so nothing is private here. Its digests are
-    those of `afl` with the same settings, which is the point of `afl`.
+    Each client's samples are gathered at the server, so nothing is private. The digests are those
+    of `afl` with the same settings: the federated solution equals the central one.
+
+    Exchanges: all samples are gathered; the server solves the head.
 
     Parameters
     ----------
     ridge
-        Weight of the head's squared norm, for features of unit size; "auto" takes the least with
-        nearly the smallest generalized cross-validation error.
+        Weight of the head's squared norm, for features of unit size; 0 is plain least squares.
+        "auto" selects the smallest ridge with nearly the smallest generalized cross-validation
+        error, which the sum alone determines.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     """
 
     ridge: Ridge = 100.0

@@ -22,23 +22,27 @@ from fedgram.selection.normal_equations import NormalEquations
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedDitto(ClosedForm[Linear | Tuned]):
-    """Ditto's objective on squared loss, solved: own ridge regressions pulled to the shared head.
+    """Ditto's objective (Li et al., ICML 2021) on squared loss, in closed form.
 
-    The shared head M is that of `afl`. A client's is the minimizer of its squared error plus
-    ``strength |W - M|^2``, that is ``(G_k + strength I)^-1 (b_k + strength M)``. It equals `apfl`
-    without lifts and with a balance of 1.
+    The shared head M is that of `afl`. A client's head minimizes its squared error plus ``strength
+    |W - M|^2``, that is ``(G_k + strength I)^-1 (b_k + strength M)``. It equals `apfl` without
+    lifts and with a balance of 1.
+
+    Exchanges: the sum of `afl`; with strength "auto" also counts of correct leave-one-out
+    predictions.
 
     Parameters
     ----------
     strength
-        Weight of the pull. "auto" takes the one of 10, 30, ..., 30,000 that gets the most samples
-        right, over all clients, when each is left out of everything; clients are sent the total
-        for that and answer with counts.
+        Weight of the squared distance to the shared head (lambda / 2 in the paper, with summed
+        squared errors), > 0. "auto" selects from 10, 30, ..., 30,000 by leave-one-out accuracy over
+        all clients: clients receive the total and answer with counts of correct predictions.
     ridge
-        Weight of the shared head's squared norm, for features of unit size; "auto" takes the
-        least with nearly the smallest generalized cross-validation error.
+        Weight of the shared head's squared norm, for features of unit size; 0 is plain least
+        squares. "auto" selects the smallest ridge with nearly the smallest generalized
+        cross-validation error, which the sum alone determines.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     """
 
     strength: float | Literal["auto"] = "auto"
@@ -48,14 +52,11 @@ class ClosedDitto(ClosedForm[Linear | Tuned]):
     def __post_init__(self) -> None:
         require_strength(self.strength)
 
-    def leaves_samples_out(self) -> bool:
-        return True
-
     @step
-    def left_out(self, client: Client, whole: NormalEquations) -> CorrectCounts:
-        own = LeaveOneOut.of(client.samples, whole, self.lift, counted=client.in_total)
-        refined = own.fit_residual(whole.rows(client.samples, self.lift))
-        unit = whole.total.space.unit
+    def left_out(self, client: Client, equations: NormalEquations) -> CorrectCounts:
+        own = LeaveOneOut.of(client.samples, equations, self.lift, in_total=client.in_total)
+        refined = own.fit_residual(equations.rows(client.samples, self.lift))
+        unit = equations.total.space.unit
         return CorrectCounts.of(
             np.stack(
                 [correct(own.shared() + refined(s / unit**2), own.codes) for s in STRENGTHS], axis=1
@@ -65,12 +66,14 @@ class ClosedDitto(ClosedForm[Linear | Tuned]):
     def fit(self, federation: Federation) -> Iterator[Linear | Tuned]:
         total = federation.sum(self.statistics)
         require_lift(total.space, self.lift)
-        whole = NormalEquations(total=total, ridge=resolved(self.ridge, total))
+        equations = NormalEquations(total=total, ridge=resolved(self.ridge, total))
         if self.strength != "auto":
-            yield whole.linear(self.lift)
+            yield equations.linear(self.lift)
             return
-        ballot = federation.sum(self.left_out, whole)
-        yield select_best(ballot, [{"strength": s} for s in STRENGTHS], whole.linear(self.lift))
+        correct_counts = federation.sum(self.left_out, equations)
+        yield select_best(
+            correct_counts, [{"strength": s} for s in STRENGTHS], equations.linear(self.lift)
+        )
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head, setting = unwrap(shared, strength=self.strength)

@@ -20,22 +20,27 @@ from fedgram.runtime.threads import single_threaded_blas
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedMAML(Method[Linear]):
-    """Per-FedAvg's (MAML's) objective on squared loss, solved: the best start for one own step.
+    """Per-FedAvg's objective (Fallah et al., NeurIPS 2020) on squared loss, in closed form.
 
-    A client's model is the shared head after one step of descent on its mean squared error,
-    ``W - eta (G_k W - b_k) / n_k``. The shared head minimizes the clients' squared errors after
-    that step: with ``A_k = I - eta G_k / n_k`` it is ``(sum A_k^2 G_k)^-1 sum A_k^2 b_k``, one
-    round. It depends on who has which samples, and is meant to.
+    A client's model is the shared head after one gradient step on its mean squared error, ``W - eta
+    (G_k W - b_k) / n_k``. The shared head minimizes the clients' squared errors after this step:
+    with ``A_k = I - eta G_k / n_k`` it is ``(sum A_k^2 G_k)^-1 sum A_k^2 b_k``. It depends on the
+    partition by design.
+
+    Exchanges: one sum of Gram matrices and class sums, each multiplied by the client's ``A_k^2``,
+    where ``A_k = I - eta G_k / n_k``; the server solves the head.
 
     Parameters
     ----------
     rate
-        Of the step, in units of one over the number of features: up to 1 no step goes too far,
-        since features are of unit size.
+        Learning rate of the client's step (alpha in the paper) in units of 1 / number of features,
+        >= 0; up to 1 no step overshoots, since features are of unit size. 0 gives the head of
+        `afl`, up to rounding.
     ridge
-        Weight of the shared head's squared norm, for features of unit size.
+        Weight of the shared head's squared norm, for features of unit size; 0 is plain least
+        squares.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     """
 
     rate: float = 1.0

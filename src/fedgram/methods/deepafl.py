@@ -12,16 +12,19 @@ from fedgram.models.linear import Linear, Predictor
 
 @dataclass(frozen=True, kw_only=True)
 class DeepAFL(ResidualBlocks):
-    """DeepAFL: residual blocks on frozen features, each solved (ICLR 2026, arXiv 2603.00579).
+    """DeepAFL (ICLR 2026, arXiv 2603.00579): residual blocks on frozen features, in closed form.
 
-    On features Phi a head W is solved as in `afl`. With random features F of Phi, a block solves
-    for what the head leaves over, ``min |Y - Phi W - F Omega W|^2 + block_ridge |Omega|^2``, and
-    the next features are Phi + F Omega. The constant feature stays as it is. Omega travels as a
-    product through one number per class, which is all the rank it has.
+    On features Phi a head W is solved as in `afl`. With random features F of Phi, a block fits the
+    residual of the head, ``min |Y - Phi W - F Omega W|^2 + block_ridge |Omega|^2``, and the next
+    features are Phi + F Omega. The constant feature does not change. Omega is sent as a product of
+    two factors, since its rank is at most the number of classes.
 
-    The paper asks twice for every block. Here F is summed beside Phi, so that head and block come
-    of one sum: half the rounds, for a Gram matrix of both. A result is shared after every depth,
-    the first of which is `afl`.
+    The paper needs two exchanges per block. Here F and Phi are in one Gram matrix, so that head and
+    block come from one sum: half the rounds, for a larger matrix. A result is shared after each
+    depth; the first one is `afl`.
+
+    Exchanges: for each block and the last head, one sum of Gram matrices and class sums of deep
+    features with the block's random features.
     """
 
     def fit(self, federation: Federation) -> Iterator[ResidualModel]:

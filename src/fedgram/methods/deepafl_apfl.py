@@ -8,6 +8,9 @@ from fedgram.methods.apfl import APFL
 
 @dataclass(frozen=True, kw_only=True)
 class DeepAFLAPFL(StackedMethod):
-    """Analytic Personalized FL (`apfl`) on top of the deep features of `deepafl`."""
+    """Analytic Personalized FL (`apfl`) on the deep features of `deepafl`.
+
+    Exchanges: the sums of `deepafl`, then those of `apfl` on deep features.
+    """
 
     top: APFL = APFL()

@@ -8,6 +8,9 @@ from fedgram.methods.fedhip import FedHiP
 
 @dataclass(frozen=True, kw_only=True)
 class DeepAFLFedHiP(StackedMethod):
-    """FedHiP (`fedhip`) on top of the deep features of `deepafl`."""
+    """FedHiP (`fedhip`) on the deep features of `deepafl`.
+
+    Exchanges: the sums of `deepafl`, then those of `fedhip` on deep features.
+    """
 
     top: FedHiP = FedHiP()

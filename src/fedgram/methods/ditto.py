@@ -23,19 +23,21 @@ from fedgram.training.loop import (
 
 @dataclass(frozen=True, kw_only=True)
 class Ditto(GradientMethod):
-    """Ditto: a personal model beside the shared one, pulled towards it (Li et al., ICML 2021).
+    """Ditto (Li et al., ICML 2021): personal models with a proximal term to the FedAvg model.
 
-    In each round a client first descends with its personal model on its loss plus
-    ``strength / 2 |v - shared|^2``, then takes part in FedAvg. The personal model is never sent.
-    Strength 0 is training alone. A client that comes late starts its personal model at the shared
-    one.
+    In each round a client first trains its personal model v on its loss plus ``strength / 2 |v -
+    shared|^2``, then takes part in FedAvg. The personal model of a client that joins late starts at
+    the shared model.
+
+    Exchanges: the model parameters of `fedavg` in each round; personal models are never sent.
 
     Parameters
     ----------
     strength
-        Weight of the pull.
+        Weight of the proximal term (lambda in the paper), >= 0; 0 is local training. Training
+        diverges if rate * strength exceeds 2.
     personal_epochs
-        Passes over the client's samples for the personal model in each round.
+        Number of passes over the client's samples for the personal model in each round.
     """
 
     strength: float = 1.0
@@ -44,7 +46,7 @@ class Ditto(GradientMethod):
     @batched_step
     def update(self, client: Client, model: RoundModel) -> Descents[Weighted]:
         rows = self.rows(client, model)
-        # Randomness of its own: the shared model is FedAvg's, to the bit.
+        # A separate generator, so that the shared model equals that of FedAvg to the bit.
         personal = self._personal(client, model, rows, client.rng.spawn(1)[0])
         yield personal
         save_state(client, model, personal=personal.theta)
@@ -65,7 +67,7 @@ class Ditto(GradientMethod):
     def _personal(
         self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
     ) -> LocalDescent:
-        """Return the descent of the personal model from where it is."""
+        """Return the local descent of the personal model from its current parameters."""
         start: Array = load_state(client, model).get("personal", model.theta)
         pull: dict[str, Any] = {"towards": model.theta, "strength": self.strength}
         descent = self.descent(model, self.personal_epochs)

@@ -17,24 +17,26 @@ from fedgram.models.linear import Linear, Predictor
 
 @dataclass(frozen=True, kw_only=True)
 class Fed3R(ClosedForm[Linear]):
-    """Fed3R: recursive ridge regression with columns of one length (ICML 2024, arXiv 2406.01116).
+    """Fed3R (Fanì et al., ICML 2024, arXiv 2406.01116): ridge regression with normalized columns.
 
-    The sum and the solve are those of `afl`. Then each class's column of the head is divided by its
-    norm (without the constant's entry, as in the authors' code), which helps rare classes. With
-    ``only_local_labels`` a client never predicts a class that it has no sample of: a
-    personalization that costs nothing.
+    The sum and the head are those of `afl`. Then each class's column of the head is divided by its
+    norm (without the entry of the constant, as in the authors' code), which helps rare classes.
+    With ``only_local_labels`` a client never predicts a class of which it has no sample.
+
+    Exchanges: the sum of `afl`.
 
     Parameters
     ----------
     ridge
-        Weight of the head's squared norm, for features of unit size; "auto" takes the least with
-        nearly the smallest generalized cross-validation error.
+        Weight of the head's squared norm, for features of unit size; 0 is plain least squares.
+        "auto" selects the smallest ridge with nearly the smallest generalized cross-validation
+        error, which the sum alone determines.
     normalize
         Divide each column of the head by its norm.
     only_local_labels
         Restrict each client to the classes of its own samples.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     """
 
     ridge: Ridge = 100.0

@@ -13,15 +13,17 @@ from fedgram.models.linear import Predictor
 
 @dataclass(frozen=True, kw_only=True)
 class FedACnnL(LayerwiseSolver):
-    """FedACnnL: a convolutional network solved layer by layer (Gu et al., arXiv 2502.06915).
+    """FedACnnL (Gu et al., arXiv 2502.06915): a convolutional network solved layer by layer.
 
-    For each layer clients send the summed statistics of their patches; the server solves the
-    filters in closed form and broadcasts them, rounded to a public integer grid, so that what comes
-    out of them are integers again and the next total is exact to the bit too. The last layer is a
-    ridge regression on the classes. The papers' targets of hidden layers (label encoding, after
-    Zhuang et al., ACnnL, arXiv 2202.06504) are derived from their text; `filters` offers three of
-    them, the two controls that they have to beat, and filters that need no targets at all:
-    principal axes of the patches, which do better and are the default.
+    The server solves the filters of a layer in closed form and broadcasts them, rounded to a public
+    integer grid. The outputs of a layer are therefore integers, and the next total is exact to the
+    bit. The last layer is a ridge regression on the classes. The papers' targets of hidden layers
+    (label encoding, after Zhuang et al., ACnnL, arXiv 2202.06504) are derived from their text.
+    `filters` offers three of them, two controls, and filters without targets: principal axes of the
+    patches, which are more accurate and the default.
+
+    Exchanges: for each layer one sum of Gram matrices of the patches (and of their products with
+    the targets), then that of the head.
     """
 
     def fit(self, federation: Federation) -> Iterator[SolvedNetwork]:

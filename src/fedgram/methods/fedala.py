@@ -19,30 +19,33 @@ from fedgram.training.loop import (
     save_state,
 )
 
-_WINDOW = 10  # losses looked at to see whether the weights have converged
+_WINDOW = 10  # number of last losses whose spread decides whether the weights have converged
 _MOST_PASSES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedALA(GradientMethod):
-    """FedALA: each client mixes the shared model into its own, entry by entry (AAAI 2023).
+    """FedALA (Zhang et al., AAAI 2023): clients learn how to mix the shared model into their own.
 
-    A client keeps its last local model and a weight in [0, 1] for each parameter. On receipt of the
-    shared model it learns the weights by descent (until the loss settles the first time, one pass
-    afterwards), starts from ``own + weights * (shared - own)``, trains and sends the result
-    (Zhang et al., Algorithm 1). With a linear head all parameters are mixed; with a hidden layer
-    the head is, and the layer below is copied. Weights fixed at 1 (``mixing_rate`` 0) make this
-    FedAvg, to the bit.
+    A client keeps its last local model and a mixing weight in [0, 1] for each parameter. When it
+    receives the shared model it learns the weights by gradient descent (until the loss converges
+    the first time, one pass in later rounds), starts from ``own + weights * (shared - own)``,
+    trains and sends the result (Algorithm 1). With a linear head all parameters are mixed; with
+    hidden layers only the head is mixed and the layers below are copied.
+
+    Exchanges: the model parameters in each round; mixing weights are never sent.
 
     Parameters
     ----------
     mixing_rate
-        Learning rate of the weights.
+        Learning rate of the mixing weights (eta in the paper), >= 0; 0 keeps the weights at 1,
+        which is `fedavg` to the bit.
     mixing_share
-        Share of the client's samples that the weights are learned on.
+        Fraction of the client's samples on which the mixing weights are learned (s in the paper, in
+        percent).
     settled
-        Standard deviation of the last ten losses at which the first learning stops; it also does
-        after a hundred passes.
+        Standard deviation of the last ten losses below which the first learning of the weights
+        stops; it stops after 100 passes at the latest.
     """
 
     mixing_rate: float = 1.0
@@ -65,7 +68,7 @@ class FedALA(GradientMethod):
     def _mixed(
         self, client: Client, model: RoundModel, rows: TrainingRows
     ) -> tuple[Array, Array | None]:
-        """Return the start of local training and the weights, once they have been learned."""
+        """Return the start of local training, and the mixing weights if they have been learned."""
         kept, theta = load_state(client, model), model.theta.copy()
         learned: Array | None = kept.get("weights")
         if "own" not in kept or not self.mixing_rate:
@@ -89,7 +92,7 @@ class FedALA(GradientMethod):
         *,
         first: bool,
     ) -> None:
-        """Change the mixed parameters and their weights in place."""
+        """Update the mixed parameters and their weights in place."""
         theta, weights, change = mix
         base, losses = model.shape.base, []
         shared = theta[base:].copy()

@@ -22,24 +22,26 @@ from fedgram.training.loop import (
     without_head,
 )
 
-_WEIGHT_STEPS = 2**20  # a Fisher trace per feature is sent as a whole number of these parts
+_WEIGHT_STEPS = 2**20  # fixed-point steps of a weight: the Fisher trace per feature
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAS(GradientMethod):
-    """FedAS: personal heads, a shared layer weighed by Fisher information (CVPR 2024).
+    """FedAS (Yang et al., CVPR 2024): personal heads, a shared layer weighted by Fisher traces.
 
-    On receipt of the shared layer a client aligns it for one epoch: its features are drawn to the
-    class means under the client's last own layer. Then the whole model is trained. The server
-    weighs the layers by the trace of each client's empirical Fisher information (Yang et al.): the
-    squared gradients of its batches after training, added up, as in the authors' code. On purely
-    frozen features (``hidden`` 0) there is no layer to align or average, and each client trains its
-    head alone; set ``hidden`` for more.
+    A client aligns the received shared layer for one epoch: its features are pulled towards the
+    class means under the client's previous layer. Then it trains the whole model. The server
+    averages the layers with weights that are the traces of each client's empirical Fisher
+    information: the sum of the squared gradients of its batches after training, as in the authors'
+    code. With ``hidden`` 0 there is no layer to align or average, and each client trains its head
+    alone.
+
+    Exchanges: the shared layer in each round, weighted by Fisher information; heads are never sent.
 
     Parameters
     ----------
     aligning_rate
-        Learning rate of the alignment.
+        Learning rate of the alignment, >= 0; 0 for no alignment.
     """
 
     any_layers: ClassVar[bool] = False
@@ -72,7 +74,7 @@ class FedAS(GradientMethod):
     def _aligned(
         self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
     ) -> Array:
-        """Return the shared layer, drawn to the client's class means, under the client's head."""
+        """Return the shared layer, aligned to the client's class means, with the client's head."""
         shape = model.mlp
         own: Array = load_state(client, model).get("own", with_head(model, None))
         theta = with_head(model, own[shape.base :])
@@ -82,7 +84,7 @@ class FedAS(GradientMethod):
             means = _class_means(shape.represent(own, rows), rows, shape.classes)
             for batch in rows.batches(self.batch, 1, rng):
                 inside = shape.represent(theta, batch)
-                # Each class in the batch counts alike, as in the authors' code.
+                # Classes in the batch have equal weights, as in the authors' code.
                 alike = np.bincount(batch.codes, minlength=shape.classes)[batch.codes, None]
                 slope = (inside - means[batch.codes])[:, :-1]
                 slope *= (2 / (alike * shape.hidden)).astype(slope.dtype)
@@ -106,7 +108,7 @@ class FedAS(GradientMethod):
 
 
 def _class_means(inside: Array, rows: TrainingRows, classes: int) -> Array:
-    """Return the mean representation of each class that the client has."""
+    """Return the mean representation of each class; zeros for a class without samples."""
     means = np.zeros((classes, inside.shape[1]), inside.dtype)
     for code in np.unique(rows.codes):
         means[code] = inside[rows.codes == code].mean(axis=0)

@@ -15,19 +15,22 @@ from fedgram.selection.gaussian import gaussian_weights
 
 @dataclass(frozen=True, kw_only=True)
 class FedCGS(ClosedForm[Linear]):
-    """FedCGS: a Gaussian classifier from summed feature statistics (AAAI 2025, arXiv 2503.06962).
+    """FedCGS (AAAI 2025, arXiv 2503.06962): a Gaussian classifier from summed statistics.
 
-    From the same sums as `afl`: the mean mu_c of each class, the covariance S of all features,
-    w_c = S^-1 mu_c, and a bias of log(n_c / N) - mu_c' S^-1 mu_c / 2. The paper's personalized
-    variant trains the backbone towards the shared class means; with a frozen one nothing is left
-    of it, so everybody gets the shared classifier.
+    From the sum of `afl`: the mean mu_c of each class, the covariance S of all features, w_c = S^-1
+    mu_c, and a bias of log(n_c / N) - mu_c' S^-1 mu_c / 2. The paper's personalized variant trains
+    the backbone towards the shared class means. With a frozen backbone this has no effect, so all
+    clients get the shared classifier.
+
+    Exchanges: the sum of `afl`.
 
     Parameters
     ----------
     shrinkage
-        Added to the variance of every feature, for features of unit size.
+        Added to the variance of each feature, for features of unit size, >= 0; with 0 the
+        covariance must be invertible.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     """
 
     shrinkage: float = 0.01

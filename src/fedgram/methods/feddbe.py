@@ -24,22 +24,24 @@ from fedgram.training.loop import (
 
 @dataclass(frozen=True, kw_only=True)
 class FedDBE(GradientMethod):
-    """FedDBE: a personal shift of the representation takes the domain bias away (NeurIPS 2023).
+    """FedDBE (Zhang et al., NeurIPS 2023): a personal offset removes the representation bias.
 
-    A first ask gives the mean representation of everybody. Then each client trains a vector of its
-    own, never sent, that is added to what the head sees; the rest is FedAvg. With a hidden layer
-    the running mean of the representation is also pulled towards everybody's mean (Zhang et al.).
-    With a purely frozen representation (``hidden`` 0) that pull has no gradient: only the personal
-    vector and the shared head remain. In the authors' code the clients train for a round before
-    the means are taken, and the running mean begins at zero in each round; here the means are those
-    of the public start, and the running mean begins there and goes on.
+    Each client trains an offset of its own that is added to the input of the head; the rest is
+    FedAvg. With a hidden layer the running mean of the representation is also pulled towards the
+    mean over all clients. With ``hidden`` 0 the representation is frozen and this pull has no
+    gradient. In the authors' code the clients train for a round before the means are computed, and
+    the running mean starts at zero in each round; here the means are those of the public
+    initialization, and the running mean starts there and continues over rounds.
+
+    Exchanges: one sum for the mean representation, then the model parameters in each round; offsets
+    are never sent.
 
     Parameters
     ----------
     strength
-        Weight of the pull of the mean representation.
+        Weight of the pull of the mean representation (kappa in the paper), >= 0; 0 for no pull.
     momentum
-        Weight of the present batch in the running mean.
+        Weight of the current batch in the running mean (mu in the paper), from 0 to 1.
     """
 
     any_layers: ClassVar[bool] = False
@@ -69,7 +71,7 @@ class FedDBE(GradientMethod):
     def personalize(self, client: Client, shared: Any) -> Predictor:
         model: RoundModel = shared
         shift = load_state(client, model).get("shift")
-        if shift is None:  # a late client finds its shift under the shared model
+        if shift is None:  # a client that joins late trains its offset on the shared model
             rows = self.rows(client, model)
             _, kept = self._trained(client, model, rows, deterministic_rng(client, model))
             shift = kept["shift"]
@@ -79,9 +81,9 @@ class FedDBE(GradientMethod):
         self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
     ) -> tuple[Array, Mapping[str, Any]]:
         kept = load_state(client, model)
-        everybody: Array = model.more["mean"]
-        shift: Array = np.array(kept.get("shift", np.zeros_like(everybody)))
-        running: Array = np.array(kept.get("running", everybody))
+        average: Array = model.more["mean"]
+        shift: Array = np.array(kept.get("shift", np.zeros_like(average)))
+        running: Array = np.array(kept.get("running", average))
         theta = model.theta.copy()
         with ignore_overflow():
             for batch in rows.batches(self.batch, self.epochs, rng):
@@ -91,15 +93,15 @@ class FedDBE(GradientMethod):
     def _step(
         self, model: RoundModel, theta: Array, batch: TrainingRows, shift: Array, running: Array
     ) -> Array:
-        """Change parameters and shift in place; return the new running mean."""
-        shape, everybody = model.mlp, model.more["mean"]
+        """Update parameters and offset in place; return the new running mean."""
+        shape, average = model.mlp, model.more["mean"]
         head = shape.layers(theta)[-1]
         seen = _seen(model, theta, batch)
         residual = cross_entropy_grad(matmul(seen, head, 1.0) + shift @ head, batch.codes)
         below = matmul(residual, head.T, 1.0)
         if shape.hidden:
             running = (1 - self.momentum) * running + self.momentum * seen.mean(axis=0)
-            pull = self.strength * self.momentum / len(batch) / shape.depth * (running - everybody)
+            pull = self.strength * self.momentum / len(batch) / shape.depth * (running - average)
             slope = (below + pull)[:, :-1] * (seen[:, :-1] > 0)
             hidden = shape.layers(theta)[0]
             hidden -= model.rate * matmul(batch.values.T, slope, batch.unit)
@@ -111,6 +113,6 @@ class FedDBE(GradientMethod):
 
 
 def _seen(model: RoundModel, theta: Array, rows: TrainingRows) -> Array:
-    """Return what the head sees, in real units."""
+    """Return the input of the head, in real units."""
     seen = model.mlp.represent(theta, rows)
     return seen if model.mlp.hidden else seen * seen.dtype.type(rows.unit)

@@ -25,34 +25,38 @@ from fedgram.selection.normal_equations import NormalEquations
 
 @dataclass(frozen=True, kw_only=True)
 class FedHiP(ClosedForm[NormalEquations | Tuned | PerClient]):
-    """FedHiP: own samples weigh more in one's own ridge regression (arXiv 2508.04470).
+    """FedHiP (Tang et al., arXiv 2508.04470): ridge regression with extra weight on own samples.
 
-    Every client k ends up with the minimizer of the squared error over all clients' samples plus
-    `alpha` times the squared error over its own,
+    The model of client k minimizes the squared error over all clients' samples plus `alpha` times
+    the squared error over its own,
 
         P_k = (G + ridge I + alpha G_k)^-1 (b + alpha b_k).
 
-    The paper's formula for the last phase is not public; this one is derived: it is the only
-    quadratic objective in keeping with what the paper says of it. Where the server sees individual
-    statistics it solves for each client and sends the head alone. Where it sees only sums it
+    The paper's formula for the last phase is not public. This one is derived: it is the only
+    quadratic objective that agrees with the paper's description. If the server sees individual
+    statistics, it solves for each client and sends the head alone. If it sees only sums, it
     broadcasts the total and the client solves, by the Woodbury identity in the number of its own
-    samples. Both give the same head up to rounding. A client that was not in the sum is sent the
-    total too. Note that the total minus one's own part is the others' sum: among two clients
+    samples. Both give the same head up to rounding. A client that was not in the sum receives the
+    total too. The total minus a client's own part is the sum of the others: between two clients
     nothing is hidden.
+
+    Exchanges: the sum of `afl`, or each client's statistics; clients receive the total or their
+    head.
 
     Parameters
     ----------
     alpha
-        Extra weight of a client's own samples; 0 gives the shared head. "auto" takes the one of 0,
-        1, 3, 10, ..., 1000 that gets the most samples right, over all clients, when each is left
-        out of everything; clients are sent the total for that and answer with counts.
+        Extra weight of a client's own samples, >= 0; 0 gives the shared head. "auto" selects from
+        0, 1, 3, 10, ..., 1000 by leave-one-out accuracy over all clients: clients receive the total
+        and answer with counts of correct predictions.
     ridge
-        Weight of the head's squared norm, for features of unit size; "auto" takes the one with the
-        smallest generalized cross-validation error.
+        Weight of the head's squared norm, for features of unit size; 0 is plain least squares.
+        "auto" selects the ridge with the smallest generalized cross-validation error.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     solver
-        Who solves: "server", "client", or "auto" (the server, unless the federation is private).
+        Where personal heads are solved: "server", "client", or "auto" (at the server, unless the
+        federation is private).
     """
 
     alpha: float | Literal["auto"] = 10.0
@@ -64,12 +68,9 @@ class FedHiP(ClosedForm[NormalEquations | Tuned | PerClient]):
         if self.alpha != "auto" and not 0 <= self.alpha < float("inf"):
             raise ConfigError(f"alpha = {self.alpha}: use a finite weight >= 0, or 'auto'")
 
-    def leaves_samples_out(self) -> bool:
-        return self.alpha == "auto"
-
     @step
-    def left_out(self, client: Client, whole: NormalEquations) -> CorrectCounts:
-        own = LeaveOneOut.of(client.samples, whole, self.lift, counted=client.in_total)
+    def left_out(self, client: Client, equations: NormalEquations) -> CorrectCounts:
+        own = LeaveOneOut.of(client.samples, equations, self.lift, in_total=client.in_total)
         scores = own.with_extra_weight()
         return CorrectCounts.of(np.stack([correct(scores(a), own.codes) for a in ALPHAS], axis=1))
 
@@ -85,36 +86,36 @@ class FedHiP(ClosedForm[NormalEquations | Tuned | PerClient]):
     def personalize(self, client: Client, shared: Any) -> Predictor:
         if isinstance(shared, Linear):
             return shared
-        whole, setting = unwrap(shared, alpha=self.alpha)
-        model: Linear = whole.with_extra_weight(client.samples, self.lift, setting["alpha"])
+        equations, setting = unwrap(shared, alpha=self.alpha)
+        model: Linear = equations.with_extra_weight(client.samples, self.lift, setting["alpha"])
         return model
 
     def shared_predictor(self, shared: Any) -> Linear:
-        """Return the shared head: alpha is 0 for a client without samples."""
+        """Return the shared head (alpha = 0), for clients without samples."""
         common = shared.common if isinstance(shared, PerClient) else shared
-        whole: NormalEquations = unwrap(common)[0]
-        return whole.linear(self.lift)
+        equations: NormalEquations = unwrap(common)[0]
+        return equations.linear(self.lift)
 
     def _common(
         self, federation: Federation, total: Statistics
     ) -> tuple[NormalEquations | Tuned, NormalEquations, float]:
-        """Return what everybody may be sent, the total in it, and alpha."""
+        """Return the broadcast to all clients, the normal equations in it, and alpha."""
         if total.count <= 0:
             raise SolveError(f"nothing to solve: the total holds {total.count} samples")
-        # No slack: this ridge holds personal heads too, and they need it.
-        whole = NormalEquations(total=total, ridge=resolved(self.ridge, total, slack=0.0))
+        # No slack: personal heads use this ridge too, and need more of it than a shared head.
+        equations = NormalEquations(total=total, ridge=resolved(self.ridge, total, slack=0.0))
         if self.alpha != "auto":
-            return whole, whole, self.alpha
-        ballot = federation.sum(self.left_out, whole)
-        common = select_best(ballot, [{"alpha": alpha} for alpha in ALPHAS], whole)
-        return common, whole, common.setting["alpha"]
+            return equations, equations, self.alpha
+        correct_counts = federation.sum(self.left_out, equations)
+        common = select_best(correct_counts, [{"alpha": alpha} for alpha in ALPHAS], equations)
+        return common, equations, common.setting["alpha"]
 
     def _solved_at_server(self, federation: Federation) -> PerClient:
-        with DiskStore() as shelf:
-            total = gather_to_disk(federation, self.statistics, shelf)
-            common, whole, alpha = self._common(federation, total)
+        with DiskStore() as store:
+            total = gather_to_disk(federation, self.statistics, store)
+            common, equations, alpha = self._common(federation, total)
             heads = {
-                client: whole.with_extra_statistics(shelf[client], self.lift, alpha)
-                for client in shelf
+                client: equations.with_extra_statistics(store[client], self.lift, alpha)
+                for client in store
             }
         return PerClient(common=common, own=heads)

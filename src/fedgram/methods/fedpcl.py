@@ -25,27 +25,29 @@ from fedgram.training.loop import (
 
 @dataclass(frozen=True, kw_only=True)
 class FedPCL(GradientMethod):
-    """FedPCL: only class prototypes travel (Tan et al., NeurIPS 2022).
+    """FedPCL (Tan et al., NeurIPS 2022): clients exchange class prototypes instead of models.
 
-    Each client trains a projection of its own on the frozen features. Projected samples of length
-    one are drawn to the prototype of their class and away from the others: to everybody's mean
-    prototypes, and to those of some peers, drawn anew in each round. A prototype is the mean of a
-    class; a class that a client lacks gets everybody's. A sample goes to that class of its client
-    whose prototype it is most like (by inner product); a class that the client lacks is never
-    predicted, as in the authors' code. They use the prototypes of all peers and Adam; here it is
-    plain descent, as for all methods.
+    Each client trains a personal projection of the frozen features. Projected samples of length one
+    are pulled towards the prototype of their class and away from the others: the mean prototypes of
+    all clients, and those of some peers, drawn at random in each round. A prototype is the mean of
+    a class; for a class without samples at the client, the mean over all clients is used. The
+    prediction is the class of the client with the most similar prototype (by inner product); a
+    class without samples at the client is never predicted, as in the authors' code. The authors use
+    the prototypes of all peers and Adam; here it is plain SGD, as for all methods.
 
-    Peers' prototypes are gathered: the server and the peers see every client's class means. Where
-    the federation is private, only everybody's mean is used.
+    Prototypes of peers are gathered: the server and the peers see class means of single clients. In
+    a private federation only the mean over all clients is used.
+
+    Exchanges: class prototypes in each round, as a sum or gathered; projections are never sent.
 
     Parameters
     ----------
     hidden
-        Width of the projection.
+        Width of the projection, > 0.
     temperature
-        Scale of the similarities in the loss.
+        Temperature of the similarities in the loss (tau in the paper), > 0.
     peers
-        Number of peers whose prototypes are sent to all; 0 for none.
+        Number of peers whose prototypes are sent to all clients; 0 for no peers.
     """
 
     any_layers: ClassVar[bool] = False
@@ -60,14 +62,14 @@ class FedPCL(GradientMethod):
             raise ConfigError("hidden (of the projection) and temperature must be greater than 0")
 
     def begin(self, federation: Federation, model: RoundModel) -> RoundModel:
-        nothing = replace(model.network, theta=np.zeros(0, model.theta.dtype))
-        return self._renewed(federation, replace(model, network=nothing), self.first)
+        empty = replace(model.network, theta=np.zeros(0, model.theta.dtype))
+        return self._renewed(federation, replace(model, network=empty), self.first)
 
     def round(self, federation: Federation, model: RoundModel) -> RoundModel:
         return self._renewed(federation, model, self.update)
 
     def _renewed(self, federation: Federation, model: RoundModel, step: Any) -> RoundModel:
-        """Return the model with the prototypes that the clients answer."""
+        """Return the model with the prototypes of the clients that take part."""
         dtype = model.theta.dtype
         known = model.more.get("prototypes", np.zeros(0, dtype))
         asked = self.participants(federation)
@@ -78,16 +80,16 @@ class FedPCL(GradientMethod):
             total = sum(replies.values(), Weighted.zero())
             chosen = federation.rng.permutation(sorted(replies))[: self.peers]
             peers = [replies[name] for name in sorted(chosen)]
-        everybody = total.mean(otherwise=known if known.size else np.zeros(1)).astype(dtype)
+        average = total.mean(otherwise=known if known.size else np.zeros(1)).astype(dtype)
         return model.at(
             model.theta,
-            prototypes=everybody,
-            peers=[peer.mean(otherwise=everybody).astype(dtype) for peer in peers],
+            prototypes=average,
+            peers=[peer.mean(otherwise=average).astype(dtype) for peer in peers],
         )
 
     @step
     def first(self, client: Client, model: RoundModel) -> Weighted:
-        """Return the prototypes under the public start."""
+        """Return the prototypes under the public initialization."""
         rows = self.rows(client, model)
         return self._prototypes(model, self._start_of(client, model), rows)
 
@@ -106,7 +108,7 @@ class FedPCL(GradientMethod):
             projection = self._trained(client, model, rows, deterministic_rng(client, model))
         known = self._prototypes(model, projection, rows)
         prototypes = self._sets(model, known.mean(otherwise=model.more["prototypes"]))
-        # The length of a projected sample does not change which prototype it is most like.
+        # The norm of a projected sample does not change the order of its similarities.
         with ignore_overflow():
             weights = matmul(projection, prototypes.T.astype(projection.dtype), 1.0)
         linear = replace(model.mlp, hidden=0)
@@ -114,7 +116,7 @@ class FedPCL(GradientMethod):
         return ClassMasked(model=network, allowed=self._sets(model, known.weight)[:, 0] > 0)
 
     def _start_of(self, client: Client, model: RoundModel) -> Array:
-        """Return the client's projection, at first the public start."""
+        """Return the client's projection; before its first round, the public initialization."""
         kept = load_state(client, model).get("projection")
         if kept is not None:
             return np.array(kept)
@@ -137,12 +139,12 @@ class FedPCL(GradientMethod):
         self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
     ) -> Array:
         projection = self._start_of(client, model)
-        everybody = self._sets(model, model.more["prototypes"])
+        average = self._sets(model, model.more["prototypes"])
         peers = [self._sets(model, peer) for peer in model.more["peers"]]
         with ignore_overflow():
             for batch in rows.batches(self.batch, self.epochs, rng):
                 inside, lengths = _projected(projection, batch)
-                slope = self._drawn(inside, batch, everybody)
+                slope = self._drawn(inside, batch, average)
                 for peer in peers:
                     slope += self._drawn(inside, batch, peer) / len(peers)
                 slope -= inside * np.sum(slope * inside, axis=1, keepdims=True)
@@ -159,7 +161,7 @@ class FedPCL(GradientMethod):
 
 
 def _projected(projection: Array, rows: TrainingRows) -> tuple[Array, Array]:
-    """Return projected rows of length one, and their lengths before."""
+    """Return projected rows, normalized, and their norms."""
     inside = matmul(rows.values, projection, rows.unit)
     lengths = np.maximum(np.linalg.norm(inside, axis=1, keepdims=True), 1e-12)
     inside /= lengths

@@ -13,14 +13,16 @@ from fedgram.training.loop import GradientMethod, RoundModel
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(GradientMethod):
-    """FedProx: FedAvg whose local descent is pulled back to the shared model (Li et al., 2020).
+    """FedProx (Li et al., MLSys 2020): FedAvg with a proximal term to the shared model.
 
-    Each client descends on its loss plus ``strength / 2 |w - shared|^2``; strength 0 is FedAvg.
+    Each client trains on its loss plus ``strength / 2 |w - shared|^2``.
+
+    Exchanges: in each round the model parameters, averaged by sample counts.
 
     Parameters
     ----------
     strength
-        Weight of the pull.
+        Weight of the proximal term (mu in the paper), >= 0; 0 is `fedavg`, to the bit.
     """
 
     strength: float = 0.01

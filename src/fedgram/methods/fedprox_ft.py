@@ -11,12 +11,15 @@ from fedgram.training.loop import fine_tuned
 
 @dataclass(frozen=True, kw_only=True)
 class FedProxFT(FedProx):
-    """FedProx, then every client goes on training its own copy of the shared model.
+    """FedProx with fine-tuning: each client continues training its copy of the shared model.
+
+    Exchanges: the model parameters of `fedprox` in each round; fine-tuned models are never sent.
 
     Parameters
     ----------
     tuning_epochs
-        Passes over the client's samples after the last round.
+        Number of passes over the client's samples after the last round, >= 0; 0 is the shared
+        model.
     """
 
     tuning_epochs: int = 5

@@ -25,16 +25,20 @@ from fedgram.training.loop import (
 
 @dataclass(frozen=True, kw_only=True)
 class FedRep(GradientMethod):
-    """FedRep: a shared representation under personal heads (Collins et al., ICML 2021).
+    """FedRep (Collins et al., ICML 2021): a shared representation under personal heads.
 
-    In each round a client first trains its own head on the shared layer, then the layer under its
-    fixed head, and sends the layer. On purely frozen features (``hidden`` 0) there is no shared
-    layer and each client trains its head alone; set ``hidden`` for more.
+    In each round a client first trains its own head on the shared layers, then the layers under its
+    fixed head, and sends the layers. With ``hidden`` 0 there is no shared layer, and each client
+    trains its head alone.
+
+    Exchanges: in each round the layers below the head, averaged by sample counts; heads are never
+    sent.
 
     Parameters
     ----------
     head_epochs
-        Passes over the client's samples for the head in each round.
+        Number of passes over the client's samples for the head in each round (tau in the paper
+        counts steps).
     """
 
     head_epochs: int = 3
@@ -65,7 +69,7 @@ class FedRep(GradientMethod):
     def _headed(
         self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
     ) -> Array:
-        """Return the shared layer under the client's head, trained on."""
+        """Return the shared layers with the client's head, after training the head."""
         base = model.shape.base
         theta = with_head(model, load_state(client, model).get("head"))
         above = np.arange(len(theta)) >= base if base else None

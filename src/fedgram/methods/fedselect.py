@@ -18,23 +18,26 @@ from fedgram.training.loop import GradientMethod, RoundModel, load_state, save_s
 
 @dataclass(frozen=True, kw_only=True)
 class FedSelect(GradientMethod):
-    """FedSelect: the parameters that change most become personal (Tamirisa et al., CVPR 2024).
+    """FedSelect (Tamirisa et al., CVPR 2024): the parameters that change most become personal.
 
     Each client has a mask of personal parameters, empty at first. A round alternates epochs on the
-    personal and on the shared ones; the server averages every parameter over the clients that hold
-    it shared. Every few rounds the mask takes in those still shared parameters, layer by layer,
-    that have changed most since it last grew. A parameter that becomes personal keeps the client's
-    own value; in the authors' code it starts at the average, and clients are averaged alike. With
-    ``target`` 0 this is FedAvg; with a full mask, training alone.
+    personal and on the shared parameters; the server averages each parameter over the clients that
+    share it. Every few rounds the mask is extended, layer by layer, by the shared parameters that
+    have changed most since the last extension. A parameter that becomes personal keeps the client's
+    own value; in the authors' code it starts at the average, and clients have equal weights.
+
+    Exchanges: in each round the shared parameters, averaged over the clients that share them.
 
     Parameters
     ----------
     growth
-        Share of the still shared parameters that become personal when the mask grows.
+        Fraction of the shared parameters that become personal when the mask is extended, from 0 to
+        1.
     target
-        Share of personal parameters at which the mask stops growing.
+        Fraction of personal parameters at which the mask stops growing, from 0 to 1; 0 is `fedavg`,
+        to the bit, and 1 with growth 1 is local training.
     growing_rounds
-        Rounds between two growths.
+        Number of rounds between two extensions of the mask, >= 1.
     """
 
     growth: float = 0.25
@@ -67,7 +70,7 @@ class FedSelect(GradientMethod):
         return model.at(self._merged(client, model, mask)).network
 
     def _merged(self, client: Client, model: RoundModel, mask: Array) -> Array:
-        """Return the shared parameters, with the client's own where the mask says so."""
+        """Return the shared parameters, with the client's own where masked."""
         own: Array = load_state(client, model).get("own", model.theta)
         merged: Array = np.where(mask, own, model.theta)
         return merged
@@ -85,7 +88,7 @@ class FedSelect(GradientMethod):
                 descent(model.shape, theta, rows, client.rng, mask=~mask)
 
     def _grown(self, client: Client, model: RoundModel) -> tuple[Array, Array]:
-        """Return the mask, grown if it is time, and the parameters at its last growth."""
+        """Return the mask, extended if due, and the parameters at its last extension."""
         kept = load_state(client, model)
         if "mask" not in kept:
             return np.zeros(len(model.theta), bool), model.theta.copy()
@@ -99,7 +102,7 @@ class FedSelect(GradientMethod):
         return mask, own
 
     def _grow(self, mask: Array, change: Array) -> None:
-        """Take the most changed of the shared entries into the mask, up to the target."""
+        """Add the most changed shared entries to the mask, up to the target."""
         shared = np.flatnonzero(~mask)
         room = int(self.target * len(mask)) - (len(mask) - len(shared))
         count = min(round(self.growth * len(shared)), room)

@@ -21,29 +21,32 @@ from fedgram.runtime.threads import single_threaded_blas
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import correct, one_minus_leverage
 
-TRIED = (1000.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # from the least personal on
+TRIED = (1000.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # the least personal first
 
 
 @dataclass(frozen=True, kw_only=True)
 class Intercept(Method[Linear | Tuned]):
-    """A shared head with a shrunk intercept for every client, whose inputs may be offset.
+    """A shared ridge head with a shrunk intercept per client, for clients whose inputs are offset.
 
     The minimizer over W and all c_k of ``sum_k |Y_k - F_k W - 1 c_k'|^2 + strength |c_k|^2`` with a
-    ridge on W, in one round: each client takes its own intercept out of its sums. With u_k the
-    sum of its features, ``W = (sum G_k - u_k u_k' / (n_k + strength))^-1 (...)`` and
-    ``c_k = sum (y - W'f) / (n_k + strength)``. W depends on who has which samples, and is meant
-    to.
+    ridge on W: each client eliminates its own intercept from its statistics. With u_k the sum of
+    its features, ``W = (sum G_k - u_k u_k' / (n_k + strength))^-1 (...)`` and ``c_k = sum (y - W'f)
+    / (n_k + strength)``. W depends on the partition by design.
+
+    Exchanges: one sum of centered Gram matrices and class sums; with strength "auto" one such sum
+    and one of counts for each of six strengths.
 
     Parameters
     ----------
     strength
-        So many samples that need no intercept are added to each client's. "auto" takes the one of
-        1, 3, 10, 30, 100, 1000 that gets the most samples right, over all clients, when each is
-        left out of everything. Each is another sum: six times the messages and the work.
+        Pseudo-count of the intercept: number of samples with residual 0 that are added to each
+        client's, > 0. "auto" selects from 1, 3, 10, 30, 100, 1000 by leave-one-out accuracy over
+        all clients: six times the messages and the work.
     ridge
-        Weight of the shared head's squared norm, for features of unit size.
+        Weight of the shared head's squared norm, for features of unit size; 0 is plain least
+        squares.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     """
 
     strength: float | Literal["auto"] = 10.0
@@ -55,7 +58,6 @@ class Intercept(Method[Linear | Tuned]):
 
     @step
     def centered(self, client: Client, strength: float) -> Quadratic:
-        client.remember(in_total=True)
         features, labels = lifted(client.samples, self.lift)
         rows, targets = features.real(), labels.onehot()
         count, weight = len(rows), len(rows) + strength
@@ -72,7 +74,7 @@ class Intercept(Method[Linear | Tuned]):
         return CorrectCounts.of(correct(scores, client.samples.labels.codes)[:, None])
 
     def scores_left_out(self, client: Client, sent: dict[str, Any]) -> Floats:
-        """Return the scores of each sample by the client's model without it, exactly."""
+        """Return the leave-one-out scores of each sample, exactly."""
         features, labels = lifted(client.samples, self.lift)
         strength, total, rows = sent["strength"], sent["total"], features.real()
         factor = total.factor(self.ridge)
@@ -81,7 +83,7 @@ class Intercept(Method[Linear | Tuned]):
         weight = len(rows) + strength
         residual = left_over - left_over.sum(axis=0) / weight
         leverage = np.full(len(rows), 1 / weight)
-        if client.in_total:
+        if client.in_total_of("centered"):
             leverage += np.sum(factor.whitened(rows - rows.sum(axis=0) / weight) ** 2, axis=1)
         scores: Floats = labels.onehot() - residual / one_minus_leverage(leverage)[:, None]
         return scores
@@ -107,7 +109,7 @@ class Intercept(Method[Linear | Tuned]):
 
 
 def own_intercept(head: Linear, client: Client, strength: float) -> Floats:
-    """Return the shrunk mean of what a head leaves over at a client's samples."""
+    """Return the shrunk mean residual of a head on a client's samples."""
     samples = client.samples
     left_over = samples.labels.onehot() - head(samples.features)
     shift: Floats = left_over.sum(axis=0) / (len(samples) + strength)

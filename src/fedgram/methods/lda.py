@@ -18,19 +18,23 @@ from fedgram.selection.gaussian import gaussian_weights
 
 @dataclass(frozen=True, kw_only=True)
 class LDA(ClosedForm[HeadWithClassCounts]):
-    """Linear discriminant analysis from the sums of `afl`, with each client's class frequencies.
+    """Linear discriminant analysis from the sum of `afl`, with each client's class frequencies.
 
-    Classes are Gaussians with their own means and the covariance within classes, all of it read off
-    the summed statistics. A client's own frequencies, smoothed, take the place of everybody's.
+    Classes are Gaussians with their own means and the within-class covariance, computed from the
+    summed statistics. The smoothed class frequencies of a client replace the global ones.
+
+    Exchanges: the sum of `afl`.
 
     Parameters
     ----------
     shrinkage
-        Added to the variance of every feature, for features of unit size.
+        Added to the variance of each feature, for features of unit size, >= 0; with 0 the
+        covariance must be invertible.
     smoothing
-        So many samples with everybody's frequencies are added to each client's.
+        Pseudo-count: number of samples with the global class frequencies that are added to each
+        client's counts, > 0.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     """
 
     shrinkage: float = 0.01

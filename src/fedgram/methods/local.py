@@ -13,14 +13,16 @@ from fedgram.models.linear import Linear, Predictor
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Method[None]):
-    """Each client alone with its own samples: what every federation has to beat.
+    """Ridge regression of each client on its own samples: the baseline without a federation.
+
+    Exchanges: nothing.
 
     Parameters
     ----------
     ridge
-        Weight of the head's squared norm, for features of unit size.
+        Weight of the head's squared norm, for features of unit size; 0 is plain least squares.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     """
 
     ridge: float = 30.0

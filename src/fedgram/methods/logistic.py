@@ -36,17 +36,17 @@ from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 @codec.register("SoftmaxHead/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SoftmaxHead(Shared):
-    """A shared softmax head, with what a client needs for its class prior.
+    """A shared softmax head, and the class counts for a client's class prior.
 
     Parameters
     ----------
     head
         Integer weights; the scores are logits.
     counts
-        Samples of each class in the federation.
+        Number of samples of each class in the federation.
     pseudo_count
-        Samples with the federation's class frequencies that are added to a client's; 0 for no
-        class prior.
+        Number of samples with the global class frequencies that are added to a client's counts; 0
+        for no class prior.
     """
 
     head: IntegerHead
@@ -60,7 +60,7 @@ class SoftmaxHead(Shared):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the scores."""
+        """The class list, in the order of the scores."""
         return self.head.classes
 
     def predictor(self) -> Linear:
@@ -74,33 +74,35 @@ class SoftmaxHead(Shared):
 
 @dataclass(frozen=True, kw_only=True)
 class Logistic(ClosedForm[Tuned]):
-    """Softmax regression of all samples, solved by sums: the same however the data are spread.
+    """Softmax regression of all samples from exact sums, the same for any partition.
 
-    A ridge head is the first Newton step of softmax regression; the next steps are sums over
-    samples too. One exchange sums the statistics of `afl`. Each further one broadcasts integer
-    weights and sums residual products (features by classes) and the loss, in exact integers. The
-    server steps by L-BFGS in the metric of the Gram matrix. The totals of every exchange, and with
-    them the model, are the same to the bit for any partition of the samples.
+    A ridge head is the first Newton step of softmax regression; the next steps need only sums over
+    samples too. After the statistics of `afl`, each exchange broadcasts integer weights and sums
+    residual products (features by classes) and the loss, in exact integers. The server updates the
+    weights by L-BFGS in the metric of the Gram matrix. The totals of all exchanges, and therefore
+    the model, are the same to the bit for any partition of the samples.
+
+    Exchanges: the sum of `afl`, then a few sums of residual products and losses.
 
     Parameters
     ----------
     exchanges
-        Residual sums on the way, beside the one at zero weights; 0 gives the ridge head.
+        Number of residual sums, without the one at zero weights; 0 gives the ridge head.
     ridge
         Weight of the head's squared norm in ``-log likelihood + ridge / 2 |W|^2``, for features of
-        unit size. "auto" follows a path of one exchange each around the ridge that suits the
-        squared loss, and takes the head with the largest likelihood on samples that were left out:
-        a tenth, which a hash of their content selects, or five folds where weights or samples are
-        few. One more residual sum fits that head to all samples.
+        unit size, > 0. "auto" evaluates ridges around the best one for squared loss, one exchange
+        each, and selects the head with the largest held-out likelihood. Held out is a tenth of the
+        samples, selected by a hash of their content, or each of five folds if there are few weights
+        or samples. One more residual sum fits the selected head to all samples.
     prior
-        Multiply by each client's class frequencies, smoothed by a pseudo-count that maximizes
-        their likelihood over all clients: personal at the price of one number per class.
+        Multiply probabilities by each client's class frequencies, smoothed by a pseudo-count that
+        maximizes the likelihood over all clients. One number per class is personal.
     constant
-        Let the ridge hold the weight of the constant feature too.
+        Apply the ridge to the weight of the constant feature too.
     weight_bits, table_bits, residual_bits
         The public grids: binary places of a logit, of the table of exponentials, of a probability.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     """
 
     exchanges: int = 8
@@ -119,13 +121,13 @@ class Logistic(ClosedForm[Tuned]):
             raise ConfigError(f"ridge: expected a number > 0 or 'auto', got {self.ridge}")
         if self.prior and not self.exchanges:
             raise ConfigError(
-                "prior: scores of a ridge head are no log-likelihoods; expected exchanges of 1 or "
+                "prior: scores of a ridge head are not log-likelihoods; expected exchanges of 1 or "
                 "more, got 0"
             )
         self._grid()
 
     def shortened(self, *, search: bool = True) -> Self:
-        """Return the same with two exchanges at most."""
+        """Return the method with at most two exchanges."""
         del search
         return replace(self, exchanges=min(2, self.exchanges))
 
@@ -179,7 +181,7 @@ class Logistic(ClosedForm[Tuned]):
     def _solved(
         self, fit: SoftmaxFit, total: Statistics, suited: float
     ) -> tuple[float, IntegerHead, dict[str, float]]:
-        """Return the ridge, the head, and what left-out samples say of the ridge."""
+        """Return the ridge, the head, and the held-out accuracy of the ridge."""
         if not self.exchanges:
             ridge = suited if self.ridge == "auto" else self.ridge
             return ridge, self._ridge_head(total, ridge), {}

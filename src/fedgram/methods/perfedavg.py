@@ -15,19 +15,22 @@ from fedgram.training.loop import GradientMethod, RoundModel, fine_tuned
 
 @dataclass(frozen=True, kw_only=True)
 class PerFedAvg(GradientMethod):
-    """Per-FedAvg: a shared start from which few steps lead far (Fallah et al., NeurIPS 2020).
+    """Per-FedAvg (Fallah et al., NeurIPS 2020): a shared initialization for few local steps (MAML).
 
     Each local step looks one step ahead: from w to ``w - inner_rate * gradient`` on one batch, then
-    w moves against the gradient there on the next batch. This is the first-order variant (FO),
-    without second derivatives. A client's model is the shared one after `tuning_epochs` of plain
-    descent with the inner rate.
+    w moves by the gradient at that point on the next batch. This is the first-order variant (FO),
+    without second derivatives. A client's model is the shared one after `tuning_epochs` of SGD with
+    the inner rate.
+
+    Exchanges: in each round the model parameters, averaged by sample counts.
 
     Parameters
     ----------
     inner_rate
-        Rate of the step ahead; 0 takes the learning rate.
+        Learning rate of the step ahead (alpha in the paper), >= 0; 0 uses the learning rate.
     tuning_epochs
-        Passes over the client's samples from the shared start to its own model.
+        Number of passes over the client's samples from the shared model to its own, >= 0; 0 is the
+        shared model.
     """
 
     inner_rate: float = 0.0
@@ -43,7 +46,7 @@ class PerFedAvg(GradientMethod):
             for first, second in itertools.pairwise(itertools.chain([start], batches, [start])):
                 there = theta - ahead * gradient(model.shape, theta, first)
                 theta -= model.rate * gradient(model.shape, there, second)
-        return []  # its steps are not those of a descent, and have been done
+        return []  # all steps are done: they look ahead, unlike those of `LocalDescent`
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         ahead = replace(shared, rate=self._ahead(shared))

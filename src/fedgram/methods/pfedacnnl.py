@@ -29,38 +29,40 @@ from fedgram.models.linear import Predictor
 from fedgram.selection.leave_one_out import PulledLeaveOneOut
 from fedgram.selection.normal_equations import NormalEquations
 
-_MOST_MOVES = 20  # of the groups' centers
+_MOST_MOVES = 20  # updates of the groups' centers
 
 
 @dataclass(frozen=True, kw_only=True)
 class PFedACnnL(LayerwiseSolver):
-    """pFedACnnL: each client's layers are pulled towards the shared ones (arXiv 2502.06915).
+    """pFedACnnL (Gu et al., arXiv 2502.06915): `fedacnnl` with personal heads or layers.
 
     The shared network is that of `fedacnnl`. A client's own head minimizes the squared error on its
     own samples plus `strength` times the squared distance to the shared head W,
 
         P_k = (G_k + (ridge + strength) I)^-1 (b_k + strength W),
 
-    a formula derived from the paper's text. Hidden layers can be pulled likewise, one after the
-    other. With groups (the paper's first version) clients find those with similar classes by sums
-    alone, and are pulled towards the head that is solved from their group's statistics. The
-    strength can be chosen by exact leave-one-out: every client counts how many of its samples would
-    be told right by models that have not seen them, and the counts are added up. For that, and for
-    that alone, the total of the head is broadcast. A strength that is chosen, and groups, depend on
-    how the samples are spread; all else does not.
+    a formula derived from the paper's text. Hidden layers can be pulled in the same way, one after
+    the other. With groups (the paper's first version) clients are clustered by their class
+    frequencies, from sums alone, and are pulled towards the head that is solved from the statistics
+    of their group. Only groups and a strength that is selected depend on the partition.
+
+    Exchanges: the sums of `fedacnnl`; with strength "auto" the total of the head and counts of
+    correct leave-one-out predictions; with groups a few sums of class frequencies.
 
     Parameters
     ----------
     strength
-        Weight of the squared distance to the shared head, for features of unit size; "auto" chooses
-        it by leave-one-out.
+        Weight of the squared distance to the shared head, for features of unit size, >= 0; 0 is a
+        local head on the shared layers. "auto" selects it by leave-one-out accuracy over all
+        clients: clients receive the total and answer with counts of correct predictions.
     scope
-        What is a client's own: head, or all layers. Filters without targets (principal, random)
-        stay shared.
+        Personal layers: "head" or "all". Filters without targets (principal, random) are always
+        shared.
     layer_strength
-        The weight for filters, for each sample's patches.
+        Weight of the squared distance to the shared filters, per sample and position, >= 0; used
+        with scope "all".
     groups
-        Number of groups of clients with similar classes; 1 for none.
+        Number of groups of clients with similar class frequencies; 1 for no groups.
     """
 
     strength: float | Literal["auto"] = 300.0
@@ -77,35 +79,35 @@ class PFedACnnL(LayerwiseSolver):
         if self.groups < 1:
             raise ConfigError(f"groups = {self.groups}: use at least 1")
 
-    # What clients are asked for, beyond the layers
+    # Steps at a client, beside those of the layers
 
     @step
     def profile(self, client: Client, centers: Floats) -> ClassProfiles:
-        """Return a client's part in the centers of the groups."""
+        """Return a client's contribution to the centers of the groups."""
         return personal.profile(client.samples.labels, centers)
 
     @step
     def group_statistics(self, client: Client, task: dict[str, Any]) -> GroupStatistics:
-        """Return the statistics of what comes out of the layers, in the slot of the group."""
+        """Return the statistics of the outputs of the layers, for the client's group."""
         samples, centers = client.samples, task["centers"]
         own = self.outcomes_of(samples, task["stack"])
         return GroupStatistics.of(own, personal.nearest(samples.labels, centers), len(centers))
 
     @step
     def right(self, client: Client, task: dict[str, Any]) -> CorrectByStrength:
-        """Count what would be told right without having been seen, for each strength."""
+        """Return the counts of correct leave-one-out predictions, for each strength."""
         pull: PulledNetwork = task["pull"]
         samples = client.samples
         head = pull.head(samples.labels)
         group = personal.nearest(samples.labels, pull.centers) if pull.heads else 0
-        whole = NormalEquations(total=task["totals"][group], ridge=pull.ridge)
+        equations = NormalEquations(total=task["totals"][group], ridge=pull.ridge)
         common = self.lift(pull.model.stack(samples.features))
         own = self.lift(self._layers(samples, pull.model.stack)(samples.features))
-        left_out = PulledLeaveOneOut.of(own, common, samples.labels, whole, head.weights)
+        left_out = PulledLeaveOneOut.of(own, common, samples.labels, equations, head.weights)
         counts = np.array(list(left_out.correct_counts(STRENGTHS)), np.int64)
         return CorrectByStrength(samples=len(samples), correct=counts)
 
-    # What becomes of it
+    # At the server
 
     def fit(self, federation: Federation) -> Iterator[PulledNetwork]:
         census = federation.sum(self.census)
@@ -114,7 +116,7 @@ class PFedACnnL(LayerwiseSolver):
         pull, totals = self._headed(federation, stack, origins, centers)
         if self.strength == "auto":
             found = federation.sum(self.right, {"pull": pull, "totals": totals})
-            # The first of the best: the strongest pull.
+            # The first maximum is the largest strength.
             pull = replace(pull, strength=STRENGTHS[int(found.correct.argmax())])
         yield pull
 
@@ -132,7 +134,7 @@ class PFedACnnL(LayerwiseSolver):
         return SolvedNetwork(stack=stack, head=head)
 
     def _centers(self, federation: Federation, classes: int) -> Floats:
-        """Move the centers of the groups to the means of their members until they stay."""
+        """Move the centers of the groups to the means of their members until convergence."""
         if self.groups == 1:
             return np.zeros((0, classes))
         centers = personal.blocks_of_classes(self.groups, classes)
@@ -146,7 +148,7 @@ class PFedACnnL(LayerwiseSolver):
     def _headed(
         self, federation: Federation, stack: LayerStack, origins: tuple[str, ...], centers: Floats
     ) -> tuple[PulledNetwork, list[Statistics]]:
-        """Return the network with its head, or with one for each group, and their totals."""
+        """Return the network with its head, or one head for each group, and their totals."""
         strength = 0.0 if self.strength == "auto" else self.strength
         if not len(centers):
             total = federation.sum(self.head_statistics, stack)
@@ -156,7 +158,7 @@ class PFedACnnL(LayerwiseSolver):
         slots = federation.sum(self.group_statistics, {"stack": stack, "centers": centers})
         parts = slots.by_group()
         total = sum(parts[1:], parts[0])
-        # A group without members has the head of all.
+        # A group without members gets the shared head.
         totals = [part if part.count else total for part in parts]
         ridge = resolved(self.ridge, total)
         pull = PulledNetwork(
@@ -169,7 +171,7 @@ class PFedACnnL(LayerwiseSolver):
         return pull, totals
 
     def _layers(self, samples: Samples, shared: LayerStack) -> LayerStack:
-        """Return a client's own layers, each solved on what comes out of its own ones below."""
+        """Return a client's own layers, each solved on the outputs of its own layers below."""
         if self.scope == "head" or self.filters not in LABELED:
             return shared
         own = replace(shared, solved=(), cells=0)

@@ -25,23 +25,29 @@ from fedgram.training.loop import (
 
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(GradientMethod):
-    """pFedMe: personal models as Moreau envelopes of the shared one (Dinh et al., NeurIPS 2020).
+    """pFedMe (Dinh et al., NeurIPS 2020): personal models by Moreau envelopes.
 
     A client's local model w and its personal model theta start at the shared model. On each batch
     theta takes a few steps towards the minimizer of the loss plus ``strength / 2 |theta - w|^2``,
     and then w moves towards theta: ``w -= rate * strength * (w - theta)``. The server mixes the
     average of the w into the shared model (Algorithm 1). The personal model is the last theta.
 
+    Exchanges: in each round the local models w, averaged by sample counts; personal models are
+    never sent.
+
     Parameters
     ----------
     strength
-        Weight of the distance to the local model (lambda in the paper).
+        Weight of the squared distance between personal and local model (lambda in the paper), >= 0;
+        with 0 the shared model does not move.
     inner_steps
-        Steps towards the personal model on each batch (K in the paper).
+        Number of steps of the personal model on each batch (K in the paper), >= 1.
     inner_rate
-        Rate of these steps; 0 takes the learning rate. Beyond 2 / strength they diverge.
+        Learning rate of the inner steps, >= 0; 0 uses the learning rate. Above 2 / strength the
+        inner steps diverge.
     mixing
-        Weight of the clients' average in the shared model (beta in the paper).
+        Weight of the clients' average in the shared model (beta in the paper); 0 keeps the shared
+        model, 1 replaces it.
     """
 
     strength: float = 15.0

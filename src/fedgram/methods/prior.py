@@ -32,25 +32,30 @@ from fedgram.selection.normal_equations import NormalEquations
 
 @dataclass(frozen=True, kw_only=True)
 class Prior(ClosedForm[HeadWithClassCounts | Tuned]):
-    """The shared head times how often each class is at the client: personal at no cost.
+    """The head of `afl` with each client's class prior added to its scores.
 
-    The scores of `afl`, times a temperature, are taken for logarithms of posteriors. To them a
-    client adds the logarithm of how much more often each class is among its own samples than among
-    everybody's. Only one number for each class is a client's own, and it never leaves.
+    The scores of `afl`, times a temperature, are used as log-posteriors. A client adds, for each
+    class, the logarithm of the ratio of its own to the global class frequency. Only one number per
+    class is personal, and it is never sent.
+
+    Exchanges: the sum of `afl`; with temperature "auto" also counts of correct leave-one-out
+    predictions.
 
     Parameters
     ----------
     temperature
-        Of the scores: the smaller, the more the client's frequencies count. "auto" takes the one
-        of 5, 10, 20, ..., 160, 10,000 that gets the most samples right, over all clients, when each
-        is left out of everything; clients are sent the total for that and answer with counts.
+        Scale of the scores against the class prior, > 0: the smaller, the more the client's class
+        frequencies count. "auto" selects from 5, 10, 20, ..., 160, 10,000 by leave-one-out accuracy
+        over all clients: clients receive the total and answer with counts of correct predictions.
     smoothing
-        So many samples with everybody's frequencies are added to each client's.
+        Pseudo-count: number of samples with the global class frequencies that are added to each
+        client's counts, > 0.
     ridge
-        Weight of the head's squared norm, for features of unit size; "auto" takes the least with
-        nearly the smallest generalized cross-validation error.
+        Weight of the head's squared norm, for features of unit size; 0 is plain least squares.
+        "auto" selects the smallest ridge with nearly the smallest generalized cross-validation
+        error, which the sum alone determines.
     lift
-        Random projection and activation before the head; width 0 for none.
+        Random projection and activation before the head; width 0 for no lift.
     """
 
     temperature: float | Literal["auto"] = "auto"
@@ -64,19 +69,16 @@ class Prior(ClosedForm[HeadWithClassCounts | Tuned]):
         if not 0 < self.smoothing < float("inf"):
             raise ConfigError(f"smoothing = {self.smoothing}: use a number > 0")
 
-    def leaves_samples_out(self) -> bool:
-        return True
-
     @step
-    def left_out(self, client: Client, whole: NormalEquations) -> CorrectCounts:
-        counted = client.in_total
-        own = LeaveOneOut.of(client.samples, whole, self.lift, counted=counted)
+    def left_out(self, client: Client, equations: NormalEquations) -> CorrectCounts:
+        in_total = client.in_total
+        own = LeaveOneOut.of(client.samples, equations, self.lift, in_total=in_total)
         odds = left_out_log_odds(
             own.codes,
             counts_of(client.samples.labels),
-            class_counts(whole.total)[0],
+            class_counts(equations.total)[0],
             self.smoothing,
-            counted=counted,
+            in_total=in_total,
         )
         return CorrectCounts.of(
             np.stack([correct(own.shared() + odds / t, own.codes) for t in TEMPERATURES], axis=1)
@@ -85,15 +87,17 @@ class Prior(ClosedForm[HeadWithClassCounts | Tuned]):
     def fit(self, federation: Federation) -> Iterator[HeadWithClassCounts | Tuned]:
         total = federation.sum(self.statistics)
         require_lift(total.space, self.lift)
-        whole = NormalEquations(total=total, ridge=resolved(self.ridge, total))
-        shared = HeadWithClassCounts(head=whole.linear(self.lift), counts=class_counts(total)[0])
+        equations = NormalEquations(total=total, ridge=resolved(self.ridge, total))
+        shared = HeadWithClassCounts(
+            head=equations.linear(self.lift), counts=class_counts(total)[0]
+        )
         if self.temperature != "auto":
             yield shared
             return
-        ballot = federation.sum(self.left_out, whole)
-        yield select_best(ballot, [{"temperature": t} for t in TEMPERATURES], shared)
+        correct_counts = federation.sum(self.left_out, equations)
+        yield select_best(correct_counts, [{"temperature": t} for t in TEMPERATURES], shared)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        informed, setting = unwrap(shared, temperature=self.temperature)
-        odds = log_odds(counts_of(client.samples.labels), informed.counts, self.smoothing)
-        return Shifted(model=informed.head, shift=odds / setting["temperature"])
+        common, setting = unwrap(shared, temperature=self.temperature)
+        odds = log_odds(counts_of(client.samples.labels), common.counts, self.smoothing)
+        return Shifted(model=common.head, shift=odds / setting["temperature"])

@@ -25,16 +25,19 @@ class Corrected(Additive):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(GradientMethod):
-    """SCAFFOLD: control variates take client drift out of local descent (ICML 2020).
+    """SCAFFOLD (Karimireddy et al., ICML 2020): control variates against client drift.
 
-    Every client keeps an estimate of its own gradient and the server one of everybody's; local
-    steps are corrected by their difference (Karimireddy et al., Algorithm 1, option II). Clients
-    count alike, as in the paper. The shared model is everybody's model.
+    Each client keeps an estimate of its own gradient, and the server one of the mean gradient;
+    local steps are corrected by their difference (Algorithm 1, option II). Clients have equal
+    weights, as in the paper. All clients use the shared model.
+
+    Exchanges: in each round the model parameters and the changes of the control variates.
 
     Parameters
     ----------
     shared_rate
-        Step of the server towards the clients' average.
+        Learning rate of the server (eta_g in the paper): step towards the clients' average; 1 takes
+        the average, 0 keeps the shared model.
     """
 
     shared_rate: float = 1.0
@@ -45,7 +48,8 @@ class Scaffold(GradientMethod):
     def round(self, federation: Federation, model: RoundModel) -> RoundModel:
         total = federation.sum(self.corrected, model, clients=self.participants(federation))
         mean = total.theta.mean()
-        share = int(total.theta.weight[0]) / len(federation.clients)  # of those who answered
+        # The fraction of clients that answered.
+        share = int(total.theta.weight[0]) / len(federation.clients)
         theta = model.theta + self.shared_rate * (mean - model.theta)
         control = model.more["control"] + share * total.control.mean()
         return model.at(theta, control=control.astype(model.theta.dtype))
@@ -54,13 +58,13 @@ class Scaffold(GradientMethod):
     def corrected(self, client: Client, model: RoundModel) -> Descents[Corrected]:
         """Train with corrected steps; return the parameters and the change of the control."""
         rows = self.rows(client, model)
-        everybody: Array = model.more["control"]
-        own: Array = load_state(client, model).get("control", np.zeros_like(everybody))
+        average: Array = model.more["control"]
+        own: Array = load_state(client, model).get("control", np.zeros_like(average))
         theta = model.theta.copy()
-        drift = everybody - own
+        drift = average - own
         task = self.descent(model).task(model.shape, theta, rows, client.rng, drift=drift)
         yield task
         steps = self.epochs * len(task.batch_slices)
-        renewed = own - everybody + (model.theta - theta) / (steps * model.rate)
+        renewed = own - average + (model.theta - theta) / (steps * model.rate)
         save_state(client, model, control=renewed)
         return Corrected(theta=self.weighted(theta, 1), control=self.weighted(renewed - own, 1))

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.samples import Array, Features, Floats, Space
+from fedgram.core.samples import Array, Features, Floats
+from fedgram.core.shared import Wrapper
 from fedgram.models.linear import Classifier, Linear
 
 
 @codec.register("Blend/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Blend:
+class Blend(Wrapper):
     """The sum of two models: scores = first + balance * second (APFL).
 
     Examples
     --------
-    >>> import numpy as np
+    >>> from fedgram.core.samples import Space
     >>> rows = Features(np.ones((1, 1)), Space(width=1))
     >>> one, two = (
     ...     Linear(weights=np.array([[w, 0.0]]), space=rows.space, classes=("a", "b"))
@@ -33,42 +34,22 @@ class Blend:
     balance: float
 
     @property
-    def space(self) -> Space:
-        """The feature space of the first model."""
-        return self.first.space
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The class list, in the order of the scores."""
-        return self.first.classes
+    def wrapped(self) -> Linear:
+        """The first model."""
+        return self.first
 
     def __call__(self, features: Features) -> Floats:
         return self.first(features) + self.balance * self.second(features)
 
 
-class _Adjusted:
-    """What a model made of one other model takes over from that model."""
-
-    model: Classifier
-
-    @property
-    def space(self) -> Space:
-        """The feature space of the model."""
-        return self.model.space
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The class list, in the order of the scores."""
-        return self.model.classes
-
-
 @codec.register("Restricted/1", fields={"allowed": "present"})
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ClassMasked(_Adjusted):
+class ClassMasked(Wrapper):
     """A model whose predictions are restricted to the allowed classes: they get higher scores.
 
     Examples
     --------
+    >>> from fedgram.core.samples import Space
     >>> rows = Features(np.ones((1, 1)), Space(width=1))
     >>> model = Linear(weights=np.array([[1.0, 3.0]]), space=rows.space, classes=("a", "b"))
     >>> ClassMasked(model=model, allowed=np.array([True, False]))(rows)
@@ -77,6 +58,11 @@ class ClassMasked(_Adjusted):
 
     model: Classifier
     allowed: Array
+
+    @property
+    def wrapped(self) -> Classifier:
+        """The model before the change."""
+        return self.model
 
     def __call__(self, features: Features) -> Floats:
         scores = self.model(features)
@@ -88,11 +74,12 @@ class ClassMasked(_Adjusted):
 
 @codec.register("Shifted/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Shifted(_Adjusted):
+class Shifted(Wrapper):
     """A model with a constant added to the scores of each class, such as a log class prior.
 
     Examples
     --------
+    >>> from fedgram.core.samples import Space
     >>> rows = Features(np.ones((1, 1)), Space(width=1))
     >>> model = Linear(weights=np.array([[1.0, 3.0]]), space=rows.space, classes=("a", "b"))
     >>> Shifted(model=model, shift=np.array([0.0, -4.0]))(rows)
@@ -101,6 +88,11 @@ class Shifted(_Adjusted):
 
     model: Classifier
     shift: Floats
+
+    @property
+    def wrapped(self) -> Classifier:
+        """The model before the change."""
+        return self.model
 
     def __call__(self, features: Features) -> Floats:
         return self.model(features) + self.shift

@@ -230,7 +230,7 @@ def maps_of(space: Space, image: Sequence[int] = ()) -> MapShape:
     >>> maps_of(Space(width=65))
     MapShape(height=1, width=1, channels=64)
     """
-    width = space.width - 1
+    width = space.constant  # the number of features before it
     known = tuple(image) or space.image
     if not known:
         return MapShape(channels=width)

@@ -145,7 +145,7 @@ class Linear(Shared):
 
     def normalized(self) -> Linear:
         """Return the head with columns of norm one (Fed3R); the norm excludes the constant."""
-        norms = np.linalg.norm(self.weights[:-1], axis=0)
+        norms = np.linalg.norm(self.weights[self.space.without_constant], axis=0)
         return replace(
             self,
             weights=self.weights / np.where(norms > 0, norms, 1.0),
@@ -198,7 +198,7 @@ def require_space(wanted: Space, found: Space) -> None:
 
 def require_lift(space: Space, lift: Lift) -> None:
     """Raise MismatchError if a total was not made with this lift."""
-    if space.inputs:
+    if space.traceable:
         wanted = lift.space(Grid.of(space).space(space.inputs, space.backbone))
         if wanted != space:
             raise MismatchError(

@@ -1,4 +1,4 @@
-"""Which runs belong together: the same data in one section, the same but for seeds in one row."""
+"""Groups of runs: the same data in one section, the same except for seeds in one row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgram.experiments.gains import ALONE
+from fedgram.experiments.gains import ALONE, gains_of_pairs
 from fedgram.experiments.run_record import Plain, RunRecord, flat
 from fedgram.experiments.seeds import MeanAndStd, mean_and_std
 from fedgram.report.charts.clients import ClientPair
@@ -18,19 +18,19 @@ SEED = "seed"
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSeeds:
-    """Runs of one method that differ in their seeds alone."""
+    """Runs of one method that differ in their seeds only."""
 
     label: str
     runs: tuple[RunRecord, ...]
 
     @property
     def alone(self) -> bool:
-        """Whether this is each client training alone, which others are compared with."""
+        """Whether each client trains alone: the baseline of other rows."""
         return self.runs[0].method == ALONE
 
     @property
     def repeated(self) -> bool:
-        """Whether the method goes on for rounds, so that one had to be chosen."""
+        """Whether the method has several rounds, of which one had to be chosen."""
         return any(len(run.rounds) > 1 for run in self.runs)
 
     def score(self, name: str) -> MeanAndStd | None:
@@ -44,9 +44,9 @@ class MethodSeeds:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Rows that may be compared: the same data, dealt in the same way but for the seed.
+    """Rows that may be compared: the same data with the same partition, except for the seed.
 
-    ``repeats`` is the number of runs left out, since another has the same seeds.
+    ``repeats`` is the number of runs left out because another run has the same seeds.
     """
 
     data: Plain
@@ -59,7 +59,7 @@ class Comparison:
         return [run for row in self.rows for run in row.runs]
 
     def pairs(self, row: MethodSeeds) -> list[ClientPair]:
-        """Return every client with what it reaches alone, on the same samples."""
+        """Return the accuracy of every client with the method and alone, on the same samples."""
         found = []
         for run in row.runs:
             other = self._alone(run)
@@ -79,6 +79,10 @@ class Comparison:
                     )
         return found
 
+    def gain(self, row: MethodSeeds) -> dict[str, float] | None:
+        """Return the fractions of clients that do better and worse than alone."""
+        return gains_of_pairs((pair.ours, pair.alone) for pair in self.pairs(row))
+
     def _alone(self, run: RunRecord) -> RunRecord | None:
         others = [
             other
@@ -91,26 +95,26 @@ class Comparison:
         return next(iter(same or others), None)
 
     def _named(self, client: str, run: RunRecord) -> str:
-        dealt = {data_seed(other) for other in self.runs}
-        return f"{client}, seed {data_seed(run)}" if len(dealt) > 1 else client
+        partitions = {data_seed(other) for other in self.runs}
+        return f"{client}, seed {data_seed(run)}" if len(partitions) > 1 else client
 
 
-def settings(found: Iterable[RunRecord]) -> list[Comparison]:
+def comparisons(found: Iterable[RunRecord]) -> list[Comparison]:
     """Return the runs in groups that may be compared."""
     groups: dict[str, list[RunRecord]] = {}
     for run in found:
         groups.setdefault(_key(_unseeded(run.table("data"))), []).append(run)
-    return [_setting(group) for group in groups.values()]
+    return [_comparison(group) for group in groups.values()]
 
 
 def _turn(run: RunRecord) -> int:
-    """Return a method's place among those it was run with; folders come in alphabetical order."""
+    """Return a method's position in the configuration; folders are in alphabetical order."""
     methods = run.config.get("methods")
     named = isinstance(methods, Sequence) and run.method in methods
     return list(methods).index(run.method) if named else 0  # type: ignore[arg-type]
 
 
-def _setting(group: Sequence[RunRecord]) -> Comparison:
+def _comparison(group: Sequence[RunRecord]) -> Comparison:
     alike: dict[str, dict[str, RunRecord]] = {}
     for run in sorted(group, key=_turn):
         alike.setdefault(_key([run.method, _varied(run)]), {}).setdefault(_key(seeds(run)), run)
@@ -130,7 +134,7 @@ def seeds(run: RunRecord) -> dict[str, Any]:
 
 
 def data_seed(run: RunRecord) -> Any:
-    """Return the seed by which samples were dealt."""
+    """Return the seed of the partition."""
     return run.table("data").get(SEED, 0)
 
 
@@ -143,13 +147,13 @@ def _unseeded(table: Plain) -> dict[str, Any]:
 
 
 def _varied(run: RunRecord) -> dict[str, Any]:
-    """Return all that may set two runs of a method on the same data apart, but for seeds."""
+    """Return all settings, except seeds, in which runs of a method on the same data may differ."""
     tables = {name: run.table(name) for name in ("grid", "engine", "scoring")}
     return {**_unseeded(run.parameters), **_unseeded(tables)}
 
 
 def _label(run: RunRecord, others: Iterable[RunRecord]) -> str:
-    """Return a method's name, with the settings that set it apart from others of that name."""
+    """Return a method's name, with the settings that differ from other rows of that name."""
     ours = _varied(run)
     namesakes = [_varied(other) for other in others if other.method == run.method]
     apart = [key for key in ours if any(other.get(key) != ours[key] for other in namesakes)]

@@ -1,4 +1,4 @@
-"""HTML and SVG as strings in which everything is escaped that is not markup already."""
+"""HTML and SVG as strings; all text that is not markup already is escaped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Markup(str):
 
 
 def tag(name: str, /, *children: str | Iterable[str], **attributes: str | float | None) -> Markup:
-    """Return an element; children that are no `Markup` are escaped, and so are attributes.
+    """Return an element; attributes are escaped, and children unless they are `Markup`.
 
     An underscore in the name of an attribute stands for a hyphen, a last one for nothing. An
     attribute that is None is left out.
@@ -46,7 +46,7 @@ def tag(name: str, /, *children: str | Iterable[str], **attributes: str | float 
 
 
 def joined(*children: str | Iterable[str]) -> Markup:
-    """Return children one after the other, escaped where they are no markup."""
+    """Return the children joined, escaped unless they are markup."""
     parts: list[str] = []
     for child in children:
         if isinstance(child, str):
@@ -68,7 +68,7 @@ def text(value: str) -> Markup:
 
 
 def number(value: float) -> str:
-    """Return a coordinate: two decimals, none of them in vain.
+    """Return a coordinate: at most two decimals, without trailing zeros.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from typing import Any
 from fedgram.experiments.run_record import RunRecord
 from fedgram.runtime.toml import written
 
-_SEEDED = ("data", "engine")  # tables whose seeds tell repetitions apart
+_SEEDED = ("data", "engine")  # tables whose seeds distinguish repetitions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Recipe:
 
 
 def recipes(runs: Iterable[RunRecord]) -> list[Recipe]:
-    """Return as few files as there can be to run all of these again."""
+    """Return the smallest number of settings files that reproduce all runs."""
     together: list[dict[str, Any]] = []
     for run in runs:
         _join(together, run)
@@ -68,7 +68,7 @@ def recipes(runs: Iterable[RunRecord]) -> list[Recipe]:
 
 
 def _join(together: list[dict[str, Any]], run: RunRecord) -> None:
-    """Add a run to the first settings that can hold it, else to new ones."""
+    """Add a run to the first settings it is compatible with, or to new ones."""
     base = {key: value for key, value in run.config.items() if key not in ("methods", "method")}
     parameters = dict(run.parameters)
     for settings in together:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ HEADLINE_COSTS = ("bytes_up", "bytes_down", "flops", "seconds")
 
 @dataclass(frozen=True, kw_only=True)
 class TableCell:
-    """What stands in a table, and the number it is sorted by."""
+    """Content of a table cell, and the number it is sorted by."""
 
     content: str | Markup
     value: float | None = None
@@ -58,9 +58,9 @@ def table(
     return tag("div", drawn, class_="wide")
 
 
-def headline(setting: Comparison) -> Markup:
+def headline(comparison: Comparison) -> Markup:
     """Return the results side by side, best and second best marked."""
-    rows, columns = setting.rows, [_labels(setting.rows)]
+    rows, columns = comparison.rows, [_labels(comparison.rows)]
     headers: list[Header] = [("method", "")]
     if len({len(row.runs) for row in rows}) > 1:
         headers.append(("runs", "with different seeds"))
@@ -74,14 +74,14 @@ def headline(setting: Comparison) -> Markup:
         columns.append(_marked(ranked))
     if any(row.repeated for row in rows):
         headers += [
-            ("round", "the one chosen on validation samples, of all"),
+            ("round", "the best one on validation samples, and the number of rounds"),
             ("last round", "client mean after the last round"),
         ]
         columns += [[_rounds(row) for row in rows], [_last(row) for row in rows]]
-    gained = [setting.pairs(row) if not row.alone else [] for row in rows]
+    gained = [None if row.alone else comparison.gain(row) for row in rows]
     if any(gained):
-        headers.append(("better / worse", "% of clients, against training alone"))
-        columns.append([_gain(pairs) for pairs in gained])
+        headers.append(("better / worse", "% of clients, compared with training alone"))
+        columns.append([_gain(found) for found in gained])
     for name in HEADLINE_COSTS:
         found = [row.cost(name) for row in rows]
         if any(found) or name != "flops":  # which were not always counted
@@ -99,7 +99,7 @@ def _labels(rows: Sequence[MethodSeeds]) -> list[TableCell]:
 
 
 def _marked(found: Sequence[MeanAndStd | None]) -> list[TableCell]:
-    """Return accuracies, the best and the second best marked as far as they are told apart."""
+    """Return accuracies, the best and the second best marked if their shown values differ."""
     shown = [None if one is None else round(100 * one[0], 1) for one in found]
     ranks = sorted({value for value in shown if value is not None}, reverse=True)
     several = sum(value is not None for value in shown) > 1
@@ -123,10 +123,10 @@ def accuracy(found: MeanAndStd | None, *, class_: str | None = None) -> TableCel
 def _rounds(row: MethodSeeds) -> TableCell:
     if not row.repeated:
         return TableCell(content="1", value=1)
-    told = [f"{run.chosen.round} of {run.last.round}" for run in row.runs]
+    rounds = [f"{run.chosen.round} of {run.last.round}" for run in row.runs]
     chosen = mean_and_std(run.chosen.round for run in row.runs)
-    if len(set(told)) == 1:
-        return TableCell(content=told[0], value=chosen and chosen[0])
+    if len(set(rounds)) == 1:
+        return TableCell(content=rounds[0], value=chosen and chosen[0])
     most = max(run.last.round for run in row.runs)
     numbers = [run.chosen.round for run in row.runs]
     low, high = min(numbers), max(numbers)
@@ -139,11 +139,10 @@ def _last(row: MethodSeeds) -> TableCell:
     return accuracy(mean_and_std(run.last.summary.score("client_mean") for run in row.runs))
 
 
-def _gain(pairs: Sequence[Any]) -> TableCell:
-    if not pairs:
+def _gain(found: Mapping[str, float] | None) -> TableCell:
+    if found is None:
         return TableCell(content=MISSING)
-    better = sum(pair.ours > pair.alone for pair in pairs) / len(pairs)
-    worse = sum(pair.ours < pair.alone for pair in pairs) / len(pairs)
+    better, worse = found["better"], found["worse"]
     return TableCell(content=f"{100 * better:.0f} / {100 * worse:.0f}", value=better - worse)
 
 
@@ -154,25 +153,25 @@ def _amounts(found: Sequence[MeanAndStd | None], text: Any) -> list[TableCell]:
     ]
 
 
-def clients(setting: Comparison) -> Markup:
-    """Return every client's accuracy with every method, held-out clients among them."""
-    several = len({data_seed(run) for run in setting.runs}) > 1
+def clients(comparison: Comparison) -> Markup:
+    """Return every client's accuracy with every method, including held-out clients."""
+    several = len({data_seed(run) for run in comparison.runs}) > 1
     headers: list[Header] = ["client", *(["seed"] if several else [])]
     headers += [("train", "training samples"), ("classes", "classes in training")]
-    headers += [("test", "test samples"), *(row.label for row in setting.rows)]
+    headers += [("test", "test samples"), *(row.label for row in comparison.rows)]
     rows: list[list[TableCell | str]] = []
-    for seed in dict.fromkeys(data_seed(run) for run in setting.runs):
-        rows += _clients_of(setting, seed, several=several)
+    for seed in dict.fromkeys(data_seed(run) for run in comparison.runs):
+        rows += _clients_of(comparison, seed, several=several)
     return table(headers, rows)
 
 
 def _clients_of(
-    setting: Comparison, seed: Any, *, several: bool
+    comparison: Comparison, seed: Any, *, several: bool
 ) -> Iterable[list[TableCell | str]]:
-    """Yield a row for each client of one way to deal the samples."""
-    here = [[run for run in row.runs if data_seed(run) == seed] for row in setting.rows]
-    dealt = next((run.partition for runs in here for run in runs if run.partition), None)
-    counts = {entry.client: entry for entry in dealt.clients} if dealt else {}
+    """Yield a row for each client of one partition."""
+    here = [[run for run in row.runs if data_seed(run) == seed] for row in comparison.rows]
+    summary = next((run.partition for runs in here for run in runs if run.partition), None)
+    counts = {entry.client: entry for entry in summary.clients} if summary else {}
     reached: dict[str, list[list[float | None]]] = {}
     tested: dict[str, int] = {}
     held: set[str] = set()
@@ -192,18 +191,18 @@ def _clients_of(
         yield [
             TableCell(content=name),
             *([TableCell(content=str(seed), value=float(seed))] if several else []),
-            *(_whole(number) for number in (*numbers, tested[client])),
+            *(_count(number) for number in (*numbers, tested[client])),
             *_marked([None if one is None else (one[0], None) for one in accuracies]),
         ]
 
 
-def _whole(number: int | None) -> TableCell:
+def _count(number: int | None) -> TableCell:
     return TableCell(content=MISSING if number is None else f"{number:,}", value=number)
 
 
-def holdout(setting: Comparison) -> Markup | None:
-    """Return what clients that took no part in training get, if there are any."""
-    rows = [row for row in setting.rows if any(run.holdout for run in row.runs)]
+def holdout(comparison: Comparison) -> Markup | None:
+    """Return the accuracy of clients held out of training, if there are any."""
+    rows = [row for row in comparison.rows if any(run.holdout for run in row.runs)]
     if not rows:
         return None
     found = {row.label: [run.holdout.summary for run in row.runs if run.holdout] for row in rows}
@@ -218,10 +217,10 @@ def holdout(setting: Comparison) -> Markup | None:
     return table(headers, zip(*columns, strict=True))
 
 
-def choices(setting: Comparison) -> Markup | None:
-    """Return the settings that methods chose by themselves, and what spoke for them."""
+def choices(comparison: Comparison) -> Markup | None:
+    """Return the settings that methods chose, with the accuracies behind the choice."""
     body = []
-    for row in setting.rows:
+    for row in comparison.rows:
         for run in row.runs:
             tuned = run.summary.tuned
             if tuned:
@@ -229,16 +228,16 @@ def choices(setting: Comparison) -> Markup | None:
                 shown = "; ".join(f"{name} {percent(share)}" for name, share in accuracies)
                 body.append([row.label, tuned.description, shown])
     return (
-        table(["method", "chosen", "% of samples right when left out"], body, texts=3)
+        table(["method", "chosen", "accuracy on left-out samples, %"], body, texts=3)
         if body
         else None
     )
 
 
-def rates(setting: Comparison) -> Markup | None:
+def rates(comparison: Comparison) -> Markup | None:
     """Return the learning rates that were searched for, and the pilots behind them."""
     body = []
-    for row in setting.rows:
+    for row in comparison.rows:
         for run in row.runs:
             search = run.summary.rate_search
             if search:
@@ -248,9 +247,9 @@ def rates(setting: Comparison) -> Markup | None:
     return table(headers, body, texts=4) if body else None
 
 
-def classes(setting: Comparison) -> Markup | None:
-    """Return the accuracy within each class, where it was asked for."""
-    rows = [row for row in setting.rows if any(r.summary.class_accuracy for r in row.runs)]
+def classes(comparison: Comparison) -> Markup | None:
+    """Return the accuracy within each class, if it was computed."""
+    rows = [row for row in comparison.rows if any(r.summary.class_accuracy for r in row.runs)]
     if not rows:
         return None
     found = [[run.summary.class_accuracy or {} for run in row.runs] for row in rows]
@@ -266,7 +265,7 @@ def classes(setting: Comparison) -> Markup | None:
 
 
 def digests(runs: Iterable[RunRecord]) -> Markup:
-    """Return what identifies each result."""
+    """Return the digests that identify each result."""
     body = [
         [
             TableCell(content=str(run.folder)),
@@ -284,10 +283,10 @@ def _digest(value: Any) -> TableCell:
     return TableCell(content=tag("code", str(value or MISSING)), class_="text digest")
 
 
-def exchanges(setting: Comparison) -> Markup:
-    """Return what went over the wire in each method's first run, step by step."""
+def exchanges(comparison: Comparison) -> Markup:
+    """Return the messages of each method's first run, step by step."""
     body = []
-    for row in setting.rows:
+    for row in comparison.rows:
         for total in row.runs[0].step_totals():
             amounts = (total.bytes_up, total.bytes_down)
             body.append(
@@ -295,10 +294,10 @@ def exchanges(setting: Comparison) -> Markup:
                     TableCell(content=row.label),
                     TableCell(content=total.step.strip("_").replace("_", " ")),
                     TableCell(content=total.phase),
-                    _whole(total.exchanges),
-                    _whole(total.clients),
+                    _count(total.exchanges),
+                    _count(total.clients),
                     *(TableCell(content=size(amount), value=amount) for amount in amounts),
                 ]
             )
-    headers = ["method", "step", "phase", "times", "clients", "bytes up", "bytes down"]
+    headers = ["method", "step", "phase", "exchanges", "clients", "bytes up", "bytes down"]
     return table(headers, body, texts=3)

@@ -20,7 +20,8 @@ else:
 def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
     """Write a file in one step: readers see the old content or the new, never a part.
 
-    Only the owner can read a private file, from its first byte on.
+    Only the owner can read a private file, from its first byte on, and enter the folders that are
+    created for it.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def staged(path: Path, data: bytes | str, *, private: bool = False) -> Iterator[
     """Prepare a file beside its place, and move it there if the body succeeds."""
     part = path.with_name(path.name + ".part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folders(path.parent, 0o700 if private else 0o777)
         if private:
             part.unlink(missing_ok=True)  # an old one may be readable by others
             part.touch(mode=0o600, exist_ok=False)
@@ -60,6 +61,13 @@ def staged(path: Path, data: bytes | str, *, private: bool = False) -> Iterator[
     finally:
         if os.path.isfile(part):  # never raises, also for invalid names
             part.unlink()
+
+
+def _make_folders(folder: Path, mode: int) -> None:
+    """Create missing folders, all with this mode; `Path.mkdir` has it for the last one only."""
+    if not folder.is_dir():
+        _make_folders(folder.parent, mode)
+        folder.mkdir(mode=mode, exist_ok=True)
 
 
 def locked(file: IO[str]) -> bool:

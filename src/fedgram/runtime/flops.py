@@ -1,4 +1,4 @@
-"""How much arithmetic was done: counted where it is done, by the thread that does it."""
+"""Counts of floating-point operations, one count for each thread."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def add(operations: int) -> None:
 
 
 def total() -> int:
-    """Return how many operations this thread has counted so far."""
+    """Return the number of operations of this thread so far."""
     flops: int = getattr(_local, "flops", 0)
     return flops

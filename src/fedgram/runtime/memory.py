@@ -1,4 +1,4 @@
-"""Refuse what would not fit in memory, before it is tried."""
+"""Checks of free memory before large allocations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedgram.runtime.text import size
 
 
 def require(needed: int, what: str, remedy: str) -> None:
-    """Raise `MemoryLimitError` where `needed` bytes are more than this machine has free.
+    """Raise `MemoryLimitError` if `needed` bytes are more than this machine has free.
 
     Examples
     --------
@@ -28,7 +28,7 @@ def require(needed: int, what: str, remedy: str) -> None:
 
 
 def available() -> int | None:
-    """Return the bytes of memory that are free to use, None where the system does not say."""
+    """Return the bytes of memory that are free to use, None if it is unknown."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         found = re.search(r"MemAvailable:\s+(\d+) kB", text)

@@ -41,14 +41,14 @@ def build(
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    """Return the default of a field, None where it has none."""
+    """Return the default of a field, None without one."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return None if field.default is dataclasses.MISSING else field.default
 
 
 def propose(word: str, known: Iterable[str]) -> str:
-    """Return the nearest right spelling, or all of them where none is near."""
+    """Return the known word with the nearest spelling, or all words if none is near."""
     known = list(known)
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else "there are: " + ", ".join(known)
@@ -65,12 +65,12 @@ def _converted(value: Any, hint: Any, where: str, default: Any = None) -> Any:
                 return fitting
         elif value == option and type(value) is type(option):
             return value
-    wanted = " or ".join(_wanted(o) for o in options if o is not type(None))
-    raise ConfigError(f"{where} = {value!r}: expected {wanted}")
+    expected = " or ".join(_expected(o) for o in options if o is not type(None))
+    raise ConfigError(f"{where} = {value!r}: expected {expected}")
 
 
 def _fitted(value: Any, kind: Any, where: str, default: Any) -> Any:
-    """Return the value as one of this type, None where it is not."""
+    """Return the value as one of this type, None if it has another type."""
     if get_origin(kind) is tuple:
         return _listed(value, get_args(kind), where)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
@@ -83,7 +83,7 @@ def _fitted(value: Any, kind: Any, where: str, default: Any) -> Any:
 
 
 def _listed(value: Any, hints: tuple[Any, ...], where: str) -> tuple[Any, ...] | None:
-    """Return a list as a tuple of these types, ``...`` for any number; None where it is none."""
+    """Return a list as a tuple of these types, ``...`` for any number; None if it is not a list."""
     if not isinstance(value, list | tuple):
         return None
     if hints[-1] is Ellipsis:
@@ -101,7 +101,7 @@ def _options(hint: Any) -> list[Any]:
     return [option for part in get_args(hint) for option in _options(part)]
 
 
-def _wanted(option: Any) -> str:
+def _expected(option: Any) -> str:
     if option is float:
         return "a finite number"
     if get_origin(option) is tuple:

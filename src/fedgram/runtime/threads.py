@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +12,25 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 THREADS = 1
+THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 _lock = threading.Lock()
 _inside = 0  # bodies of `single_threaded_blas` that are running, over all Python threads
 _before: list[int] = []  # threads of each BLAS library before the first of these bodies
 _inside_torch = 0
 _before_torch = 0
+
+
+def default_to_one_blas_thread() -> None:
+    """Let BLAS use one thread in this process and its children, unless the user has set a number.
+
+    Call it before numpy is imported. Most products of fedgram are small: with more threads they
+    take up to twice the processor time and, on a busy machine, many times as long. To use several
+    cores, compute several clients at once (``engine.workers``); for very wide features, set
+    ``OPENBLAS_NUM_THREADS``.
+    """
+    if not any(name in os.environ for name in THREAD_VARIABLES):
+        os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(THREADS)
 
 
 @contextlib.contextmanager
@@ -31,13 +45,14 @@ def single_threaded_blas() -> Iterator[None]:
         _inside += 1
         if _inside == 1:
             _before = [library.get_num_threads() for library in _libraries()]
-            _set_threads([THREADS] * len(_before))
+            if any(count != THREADS for count in _before):
+                _set_threads([THREADS] * len(_before))
     try:
         yield
     finally:
         with _lock:
             _inside -= 1
-            if _inside == 0:
+            if _inside == 0 and any(count != THREADS for count in _before):
                 _set_threads(_before)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -53,18 +52,16 @@ def words(layout: dict[str, Any]) -> int:
 
 
 def _described(value: Additive, pieces: list[NDArray[Any]], clients: int) -> dict[str, Any]:
-    agreed: dict[str, Any] = {}
-    summed: dict[str, Any] = {}
     names = codec.wire_fields(type(value))
+    agreed = {names[each]: getattr(value, each) for each in value.schema_fields()}
+    summed: dict[str, Any] = {}
     # Sorted by name, because decoding does not keep the order of fields.
-    for field in sorted(dataclasses.fields(value), key=lambda field: names[field.name]):
-        content, name = getattr(value, field.name), names[field.name]
-        if field.metadata.get("agreed"):
-            agreed[name] = content
-        elif isinstance(content, Additive):
+    for attribute in sorted(value.summed_fields(), key=names.__getitem__):
+        content, name = getattr(value, attribute), names[attribute]
+        if isinstance(content, Additive):
             summed[name] = _described(content, pieces, clients)
         else:
-            summed[name] = _piece(f"{type(value).__name__}.{field.name}", content, clients)
+            summed[name] = _piece(f"{type(value).__name__}.{attribute}", content, clients)
             pieces.append(
                 np.asarray(content).astype(np.int64, copy=False).reshape(-1).view(np.uint64)
             )

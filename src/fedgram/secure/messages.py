@@ -45,7 +45,7 @@ class SessionStart:
     session: str
 
 
-@codec.register("Keys/1")
+@codec.register("Keys/1", fields={"encryption": "letter", "seed_commitment": "stamp"})
 @dataclass(frozen=True, kw_only=True)
 class Keys:
     """Client to server, round 1: a client's public keys for this session.
@@ -54,9 +54,9 @@ class Keys:
     ----------
     name
         The client.
-    mask, letter
+    mask, encryption
         Public keys: for the masks that it shares with peers, and for encrypting shares to it.
-    stamp
+    seed_commitment
         Commitment to the seed of its own mask: it shows whether a recovered seed is right.
     signature
         The client's signature of the session and all of the above; empty without a `Signer`.
@@ -64,13 +64,14 @@ class Keys:
 
     name: str
     mask: str
-    letter: str
-    stamp: str
+    encryption: str
+    seed_commitment: str
     signature: str = ""
 
     def signed_part(self, session: str) -> bytes:
         """Return the bytes that are signed."""
-        return packed("keys", session, self.name, self.mask, self.letter, self.stamp)
+        keys = self.mask, self.encryption, self.seed_commitment
+        return packed("keys", session, self.name, *keys)
 
 
 @codec.register("Roster/1")

@@ -62,7 +62,7 @@ class Party:
         self._session = call.session
         self._signer = signer
         self._round = -1
-        self._mask_key, self._letter_key, self._seed = (self._secret() for _ in range(3))
+        self._mask_key, self._encryption_key, self._seed = (self._secret() for _ in range(3))
         self._received: dict[str, tuple[bytes, bytes]] = {}  # shares of each sender's two secrets
 
     def keys(self) -> Keys:
@@ -71,8 +71,8 @@ class Party:
         keys = Keys(
             name=self.name,
             mask=masks.public(self._mask_key).hex(),
-            letter=masks.public(self._letter_key).hex(),
-            stamp=seed_commitment(self.name, self._seed),
+            encryption=masks.public(self._encryption_key).hex(),
+            seed_commitment=seed_commitment(self.name, self._seed),
         )
         signature = self._signed(keys.signed_part(self._session))
         self._own = replace(keys, signature=signature)
@@ -94,7 +94,7 @@ class Party:
             if name == self.name:
                 self._received[name] = pair
             else:
-                key, about = self._letter(self.name, name)
+                key, about = self._encryption(self.name, name)
                 sealed[name] = masks.seal(key, b"".join(pair), about).hex()
         return Shares(name=self.name, sealed=sealed)
 
@@ -105,10 +105,10 @@ class Party:
             raise PrivacyError(
                 f"shares of clients that are not in this sum: {', '.join(strangers)}"
             )
-        for sender, letter in parcel.sealed.items():
-            key, about = self._letter(sender, self.name)
+        for sender, sealed in parcel.sealed.items():
+            key, about = self._encryption(sender, self.name)
             try:
-                both = masks.unseal(key, unhex(letter), about)
+                both = masks.unseal(key, unhex(sealed), about)
             except PrivacyError as error:
                 raise PrivacyError(f"of client {sender}: {error}") from error
             self._received[sender] = both[: shamir.SHARE], both[shamir.SHARE :]
@@ -122,7 +122,7 @@ class Party:
         """Answer the round of signatures: sign the received list of survivors for the others."""
         self._enter("confirm")
         self._check_survivors(survivors)
-        self._told = survivors.names
+        self._confirmed = survivors.names
         signature = self._signed(survivors.signed_part(self._binding))
         return Confirmation(name=self.name, signature=signature)
 
@@ -151,7 +151,7 @@ class Party:
             "name": self.name,
             "session": self._session,
             "round": self._round,
-            "secrets": [key.hex() for key in (self._mask_key, self._letter_key, self._seed)],
+            "secrets": [key.hex() for key in (self._mask_key, self._encryption_key, self._seed)],
             "held": {name: [a.hex(), b.hex()] for name, (a, b) in self._received.items()},
             "own": getattr(self, "_own", None),
             "roster": getattr(self, "_roster", None),
@@ -165,7 +165,7 @@ class Party:
         """
         party = cls(plain["name"], SessionStart(session=plain["session"]), signer=signer)
         party._round = plain["round"]
-        party._mask_key, party._letter_key, party._seed = map(unhex, plain["secrets"])
+        party._mask_key, party._encryption_key, party._seed = map(unhex, plain["secrets"])
         party._received = {name: (unhex(a), unhex(b)) for name, (a, b) in plain["held"].items()}
         if plain["own"] is not None:
             party._own = plain["own"]
@@ -178,7 +178,7 @@ class Party:
         self._peers = {keys.name: keys for keys in roster.members if keys.name != self.name}
 
     def _secret(self) -> bytes:
-        """Return 32 random bytes; called for the mask key, the letter key and the seed."""
+        """Return 32 random bytes; called for the mask key, the encryption key and the seed."""
         return secrets.token_bytes(masks.KEY)
 
     def _masks(self) -> Iterator[tuple[bytes, bool]]:
@@ -188,11 +188,11 @@ class Party:
             peer = unhex(self._peers[name].mask)
             yield pair_mask(self._binding, self.name, name, self._mask_key, peer)
 
-    def _letter(self, sender: str, receiver: str) -> tuple[bytes, bytes]:
+    def _encryption(self, sender: str, receiver: str) -> tuple[bytes, bytes]:
         """Return the key that encrypts shares from one to the other, and the associated data."""
         peer = self._peers[receiver if sender == self.name else sender]
         about = (b"letter", self._binding, sender.encode(), receiver.encode())
-        agreed = masks.agree(self._letter_key, unhex(peer.letter))
+        agreed = masks.agree(self._encryption_key, unhex(peer.encryption))
         return masks.derive(agreed, *about), b"".join(about[:2])
 
     def _enter(self, round_: str) -> None:
@@ -207,7 +207,7 @@ class Party:
     def _check(self, roster: Roster) -> None:
         require_threshold(roster.threshold, len(roster.members))
         names, own = roster.names, [keys for keys in roster.members if keys.name == self.name]
-        everything = [key for keys in roster.members for key in (keys.mask, keys.letter)]
+        everything = [key for keys in roster.members for key in (keys.mask, keys.encryption)]
         if names != sorted(set(names)) or len(set(everything)) < len(everything):
             raise PrivacyError("the roster lists a client or a key twice; start again")
         if roster.session != self._session or own != [self._own]:
@@ -226,7 +226,9 @@ class Party:
         self._require(len(names))
 
     def _check_confirmed(self, survivors: Survivors) -> None:
-        if survivors.names != self._told or not set(survivors.signatures) <= set(survivors.names):
+        if survivors.names != self._confirmed or not set(survivors.signatures) <= set(
+            survivors.names
+        ):
             raise PrivacyError("the list of survivors is not the one that was confirmed")
         for name, signature in survivors.signatures.items():
             self._verify(name, survivors.signed_part(self._binding), signature)

@@ -128,7 +128,7 @@ class Server:
             _require_about(each.name, each.keys, dropped)
         for name in stayed:
             seed = self._recovered(name, {each.name: each.seeds for each in answers})
-            if seed_commitment(name, seed) != self._keys[name].stamp:
+            if seed_commitment(name, seed) != self._keys[name].seed_commitment:
                 raise _wrong(name)
             masks.add_mask(total, self_mask(binding, name, seed), negative=True)
         for name in dropped:
@@ -153,8 +153,8 @@ class Server:
             )
 
 
-def _require_about(client: str, told: Collection[str], wanted: Collection[str]) -> None:
-    if set(told) != set(wanted):
+def _require_about(client: str, found: Collection[str], expected: Collection[str]) -> None:
+    if set(found) != set(expected):
         raise PrivacyError(
             f"client {client}: it sent shares of other clients than asked; start again"
         )

@@ -83,9 +83,9 @@ def run_session(
 def _check_keys(keys: Keys) -> None:
     """Raise for keys that the other clients could not use: they would end the sum for all."""
     own = secrets.token_bytes(masks.KEY)
-    for public in (keys.mask, keys.letter):
+    for public in (keys.mask, keys.encryption):
         masks.agree(own, unhex(public))
-    unhex(keys.stamp)
+    unhex(keys.seed_commitment)
 
 
 def _shares_check(roster: Roster) -> Callable[[Shares], None]:

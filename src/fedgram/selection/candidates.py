@@ -1,12 +1,13 @@
 """Candidate models of `auto` from one sum of statistics, and their leave-one-out scores.
 
-Ridge head, Fed3R, LDA, own intercept, FedHiP and APFL, each with several settings.
+Ridge head, Fed3R, LDA, own intercept, FedHiP, APFL and a head of the client's own samples, each
+with several settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -28,6 +29,7 @@ RIDGES = (10_000.0, 3000.0, 1000.0, 300.0, 100.0, 30.0)
 BALANCES = (0.25, 0.5, 0.75, 1.0)
 INTERCEPTS = (30.0, 3.0)
 SHRINKAGES = (0.3, 0.03)
+LOCAL_RIDGES = (1000.0, 100.0, 10.0)
 # Factors that turn scores into log-likelihoods; scores of least squares are between 0 and 1.
 SCALES = (2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 GAUSSIAN_SCALES = (0.03, 0.06, 0.12, 0.25, 0.5, 0.75, 1.0)
@@ -52,6 +54,7 @@ def settings_for(width: int) -> tuple[Setting, ...]:
             {"family": "apfl", "refinement_ridge": ridge * share, "balance": balance}
             for ridge, balance in product(RIDGES, BALANCES)
         ),
+        *({"family": "local", "ridge": ridge * share} for ridge in LOCAL_RIDGES),
     )
 
 
@@ -64,6 +67,7 @@ NAMES = {
     "intercept": "own intercept",
     "fedhip": "FedHiP",
     "apfl": "APFL",
+    "local": "own head",
 }
 
 
@@ -94,7 +98,7 @@ class Candidates:
 
     Parameters
     ----------
-    whole
+    equations
         The total with its ridge.
     lift
         The lift of the shared heads.
@@ -102,46 +106,52 @@ class Candidates:
         The settings of the candidates.
     """
 
-    whole: NormalEquations
+    equations: NormalEquations
     lift: Lift
     settings: tuple[Setting, ...]
 
     @classmethod
-    def of(cls, whole: NormalEquations, lift: Lift, *, beside: bool = False) -> Candidates:
+    def of(
+        cls, equations: NormalEquations, lift: Lift, *, beside: bool = False, alone: bool = True
+    ) -> Candidates:
         """Return the candidates for a total.
 
         Parameters
         ----------
-        whole
+        equations
             The total with its ridge.
         lift
             The lift that the total was made with.
         beside
             Whether these candidates, on lifted features, are added to those on plain features.
+        alone
+            Whether heads of a client's own samples alone are among the candidates.
         """
-        width = whole.total.space.inputs or whole.total.space.width
-        settings = settings_for(width)
+        space = equations.total.space
+        settings = settings_for(space.inputs if space.traceable else space.width)
+        if not alone:
+            settings = tuple(each for each in settings if each["family"] != "local")
         if beside:
             settings = tuple(
                 {**setting, "width": float(lift.width)}
                 for setting in settings
                 if setting["family"] in LIFTED_FAMILIES
             )
-        return cls(whole=whole, lift=lift, settings=settings)
+        return cls(equations=equations, lift=lift, settings=settings)
 
     def _gaussian(self, shrinkage: float) -> Discriminant:
-        known = self.whole.derived
+        known = self.equations.derived
         if shrinkage not in known:
-            known[shrinkage] = Discriminant(total=self.whole.total, shrinkage=shrinkage)
+            known[shrinkage] = Discriminant(total=self.equations.total, shrinkage=shrinkage)
         found: Discriminant = known[shrinkage]
         return found
 
-    def left_out(self, samples: Samples, *, counted: bool) -> Iterator[Floats]:
+    def left_out(self, samples: Samples, *, in_total: bool) -> Iterator[Floats]:
         """Yield the leave-one-out scores of each candidate; see `LeaveOneOut`."""
-        own = LeaveOneOut.of(samples, self.whole, self.lift, counted=counted)
+        own = LeaveOneOut.of(samples, self.equations, self.lift, in_total=in_total)
         shared, unit = own.shared(), samples.features.space.unit
         constant = own.fit_residual(np.ones((len(samples), 1)))
-        residual_fit = own.fit_residual(samples.features.values.astype(np.float64))
+        residual_fit, alone = own.own_fits(samples.features.values.astype(np.float64))
         extra_weight = own.with_extra_weight()
         last: tuple[float, Floats] | None = None
         for setting in self.settings:
@@ -149,15 +159,17 @@ class Candidates:
                 case "ridge":
                     yield shared
                 case "fed3r":
-                    yield own.normalized(self.whole, self.lift)
+                    yield own.normalized(self.equations, self.lift)
                 case "lda":
                     rows = self.lift(samples.features).real()
                     known = self._gaussian(setting["shrinkage"])
-                    yield known.left_out(rows, own.codes, counted=counted)
+                    yield known.left_out(rows, own.codes, in_total=in_total)
                 case "intercept":
                     yield shared + constant(setting["strength"])
                 case "fedhip":
                     yield extra_weight(setting["alpha"])
+                case "local":
+                    yield alone(setting["ridge"] / unit**2)
                 case _:
                     ridge = setting["refinement_ridge"]
                     if last is None or last[0] != ridge:
@@ -168,11 +180,11 @@ class Candidates:
         """Return the values that clients need for a model: a head, or for FedHiP the total."""
         match setting["family"]:
             case "fedhip":
-                return self.whole
+                return self.equations
             case "fed3r":
-                return self.whole.linear(self.lift).normalized()
+                return self.equations.linear(self.lift).normalized()
             case "lda":
-                total = self.whole.total
+                total = self.equations.total
                 known = {"total": total.digest(), "shrinkage": setting["shrinkage"]}
                 return Linear(
                     weights=self._gaussian(setting["shrinkage"]).weights,
@@ -181,8 +193,11 @@ class Candidates:
                     lift=self.lift,
                     origin=codec.digest(known),
                 )
+            case "local":
+                head = self.equations.linear(self.lift)  # zeros: clients need its form only
+                return replace(head, weights=np.zeros_like(head.weights))
             case _:
-                return self.whole.linear(self.lift)
+                return self.equations.linear(self.lift)
 
 
 def personal(
@@ -207,6 +222,8 @@ def personal(
         case "apfl":
             own = shared.fit_residual(samples, ridge=setting["refinement_ridge"], lift=Lift())
             return Blend(first=shared, second=own, balance=setting["balance"])
+        case "local":
+            return Linear.fitted(samples, samples.labels.onehot(), ridge=setting["ridge"])
         case "intercept":
             residual = samples.labels.onehot() - shared(samples.features)
             shift = residual.sum(axis=0) / (len(samples) + setting["strength"])

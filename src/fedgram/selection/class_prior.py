@@ -9,8 +9,8 @@ from scipy.special import gammaln
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive
-from fedgram.core.samples import Floats, Integers, Labels, Space
-from fedgram.core.shared import Shared
+from fedgram.core.samples import Floats, Integers, Labels
+from fedgram.core.shared import Shared, Wrapper
 from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, MismatchError, SolveError
 from fedgram.models.linear import Linear
@@ -25,7 +25,7 @@ _EVIDENCE_BITS = 20  # a log-likelihood is summed in steps of 2^-20
 
 @codec.register("Informed/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class HeadWithClassCounts(Shared):
+class HeadWithClassCounts(Wrapper, Shared):
     """A shared head with the class counts of the federation.
 
     Parameters
@@ -40,14 +40,9 @@ class HeadWithClassCounts(Shared):
     counts: Floats
 
     @property
-    def space(self) -> Space:
-        """The feature space of the head."""
-        return self.head.space
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The class list, in the order of the scores."""
-        return self.head.classes
+    def wrapped(self) -> Linear:
+        """The shared head."""
+        return self.head
 
     def predictor(self) -> Linear:
         """Return the head without a class prior."""
@@ -74,10 +69,11 @@ def class_counts(total: Statistics) -> tuple[Floats, float]:
 
     Both follow from the last feature, which is equal in all samples.
     """
-    # gram[-1] = count * constant^2, moment[-1] = counts * constant
-    square_of_constant = total.gram[-1] / total.count
+    # diagonal = count * constant^2, moment = counts * constant
+    place = total.space.constant
+    square_of_constant = total.diagonal()[place] / total.count
     constant = float(np.sqrt(square_of_constant))
-    counts: Floats = total.moment[-1] / constant
+    counts: Floats = total.moment[place] / constant
     if not np.allclose(counts, np.rint(counts)) or round(counts.sum()) != total.count:
         raise MismatchError("expected a constant as last feature; this method needs it")
     return np.rint(counts), constant * total.space.unit
@@ -94,8 +90,8 @@ def repeats(counts: Floats) -> Integers:
     array([ 1,  3,  1, 60])
     """
     times = np.rint(counts.max(initial=1.0) / np.maximum(counts, 1))
-    whole: Integers = np.where(counts > 0, np.clip(times, 1, MOST_REPEATS), 1).astype(np.int64)
-    return whole
+    repeated: Integers = np.where(counts > 0, np.clip(times, 1, MOST_REPEATS), 1).astype(np.int64)
+    return repeated
 
 
 def log_odds(own: Floats, federation: Floats, smoothing: float) -> Floats:
@@ -124,7 +120,7 @@ def log_odds(own: Floats, federation: Floats, smoothing: float) -> Floats:
 
 
 def left_out_log_odds(
-    codes: Integers, own: Floats, federation: Floats, smoothing: float, *, counted: bool
+    codes: Integers, own: Floats, federation: Floats, smoothing: float, *, in_total: bool
 ) -> Floats:
     """Return the leave-one-out `log_odds` of each sample, (samples, classes).
 
@@ -138,14 +134,14 @@ def left_out_log_odds(
         Class counts of all clients.
     smoothing
         Pseudo-count, as in `log_odds`.
-    counted
+    in_total
         Whether the client's samples are in the federation's class counts.
     """
     rows = np.zeros((len(own), len(own)))
     for code in np.unique(codes):
         one = np.zeros(len(own))
         one[code] = 1
-        rows[code] = log_odds(own - one, federation - one if counted else federation, smoothing)
+        rows[code] = log_odds(own - one, federation - one if in_total else federation, smoothing)
     return rows[codes]
 
 

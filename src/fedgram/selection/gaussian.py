@@ -39,14 +39,16 @@ class Discriminant:
     @cached_property
     def means(self) -> Floats:
         """Mean of each class without the constant, in real units, (features - 1, classes)."""
-        means: Floats = self.total.moment[:-1] / np.maximum(self.counts, 1) * self.total.space.unit
+        space, counts = self.total.space, np.maximum(self.counts, 1)
+        means: Floats = self.total.moment[space.without_constant] / counts * space.unit
         return means
 
     @cached_property
     def factor(self) -> Factor:
         """Cholesky factor of count * (within-class covariance + shrinkage I)."""
-        unit = self.total.space.unit
-        second = unpack_symmetric(self.total.gram, self.total.space.width)[:-1, :-1] * unit**2
+        space = self.total.space
+        others = space.without_constant
+        second = unpack_symmetric(self.total.gram, space.width)[others, others] * space.unit**2
         with single_threaded_blas():
             scatter = second - (self.means * self.counts) @ self.means.T
         mass = self.shrinkage * self.total.count
@@ -70,7 +72,7 @@ class Discriminant:
         weights: Floats = np.vstack([head, bias / class_counts(self.total)[1]])
         return weights
 
-    def left_out(self, rows: Floats, codes: Integers, *, counted: bool) -> Floats:
+    def left_out(self, rows: Floats, codes: Integers, *, in_total: bool) -> Floats:
         """Return the leave-one-out scores of samples.
 
         Without a sample x of class c the scatter matrix is smaller by ``n_c / (n_c - 1) d d'`` with
@@ -83,14 +85,14 @@ class Discriminant:
             Samples by features, in real units, with the constant.
         codes
             Class codes.
-        counted
+        in_total
             Whether the samples are in the total; otherwise the scores are the plain ones.
         """
-        if not counted:
+        if not in_total:
             with single_threaded_blas():
                 plain: Floats = rows @ self.weights
             return plain
-        inner, each = rows[:, :-1], np.arange(len(rows))
+        inner, each = rows[:, self.total.space.without_constant], np.arange(len(rows))
         with single_threaded_blas():
             across = inner @ self.solved  # x' S mean_j
             between = self.means.T @ self.solved  # mean_i' S mean_j
@@ -136,7 +138,7 @@ def gaussian_weights(total: Statistics, shrinkage: float, *, within: bool) -> Fl
     known = Discriminant(total=total, shrinkage=shrinkage)
     if within:
         return known.weights
-    unit, inner = total.space.unit, slice(0, -1)  # the constant has no variance
+    unit, inner = total.space.unit, total.space.without_constant  # the constant has no variance
     second = unpack_symmetric(total.gram, total.space.width)[inner, inner] * unit**2
     center = total.moment[inner].sum(axis=1) / total.count * unit
     spread = (second - total.count * np.outer(center, center)) / max(1, total.count - 1)

@@ -116,7 +116,7 @@ class LeaveOneOut:
         shared: NormalEquations | Linear,
         lift: Lift,
         *,
-        counted: bool | Floats,
+        in_total: bool | Floats,
     ) -> LeaveOneOut:
         """Return the leave-one-out predictions for a client's samples.
 
@@ -129,7 +129,7 @@ class LeaveOneOut:
             unknown, and a held-out sample is removed from the client's own fit only.
         lift
             The lift of the shared head.
-        counted
+        in_total
             Whether the samples are in the shared sum, or the weight of each sample in the sum.
         """
         truth = samples.labels.onehot()
@@ -144,7 +144,7 @@ class LeaveOneOut:
         with single_threaded_blas():
             residual = truth - rows @ shared.head
         white = shared.factor.whitened(rows)
-        weight = np.broadcast_to(np.asarray(counted, np.float64), len(samples))
+        weight = np.broadcast_to(np.asarray(in_total, np.float64), len(samples))
         return cls(samples=samples, residual=residual, whitened=white, weight=weight)
 
     @cached_property
@@ -181,8 +181,9 @@ class LeaveOneOut:
         its columns. As in `fed3r`, the norm excludes the constant.
         """
         rows, unit = shared.rows(self.samples, lift), shared.total.space.unit
-        solved = shared.factor.solve(rows.T)[:-1] * self.weight
-        head = shared.head[:-1]
+        others = shared.total.space.without_constant
+        solved = shared.factor.solve(rows.T)[others] * self.weight
+        head = shared.head[others]
         with single_threaded_blas():
             cross = solved.T @ head
         before = np.sum(head**2, axis=0)
@@ -218,7 +219,20 @@ class LeaveOneOut:
         Without sample i the residual of the shared head at sample j is
         ``e_j + H_ji e_i / (1 - H_ii)``: the target of the fit to the other samples.
         """
+        return self._fit_residual(HatMatrix.of(rows))
+
+    def own_fits(self, rows: Floats) -> tuple[Callable[[float], Floats], Callable[[float], Floats]]:
+        """Return `fit_residual`, and the same for a head of own samples alone (`local`)."""
         hat = HatMatrix.of(rows)
+        fitted = hat.fitting(self.truth)
+
+        def alone(ridge: float) -> Floats:
+            own = hat.leverage(ridge)[:, None]
+            return (fitted(ridge) - own * self.truth) / one_minus_leverage(own)
+
+        return self._fit_residual(hat), alone
+
+    def _fit_residual(self, hat: HatMatrix) -> Callable[[float], Floats]:
         fitted, shift = hat.fitting(self.residual), hat.basis * self._smoothed(hat.basis)
 
         def scores(ridge: float) -> Floats:
@@ -269,7 +283,12 @@ class PulledLeaveOneOut:
 
     @classmethod
     def of(
-        cls, own: Features, common: Features, labels: Labels, whole: NormalEquations, head: Floats
+        cls,
+        own: Features,
+        common: Features,
+        labels: Labels,
+        equations: NormalEquations,
+        head: Floats,
     ) -> PulledLeaveOneOut:
         """Return the leave-one-out predictions for a client's samples.
 
@@ -281,7 +300,7 @@ class PulledLeaveOneOut:
             Output of the shared layers for the same samples.
         labels
             The labels.
-        whole
+        equations
             The normal equations of the shared head.
         head
             Weights of the shared head, in real units.
@@ -289,11 +308,11 @@ class PulledLeaveOneOut:
         rows, theirs, targets = own.real(), common.real(), labels.onehot()
         flops.add(4 * rows.size * rows.shape[1])
         stored = common.values.astype(np.float64)
-        solved = whole.factor.solve(stored.T).T  # in stored units on both sides
+        solved = equations.factor.solve(stored.T).T  # in stored units on both sides
         with single_threaded_blas():
             leverage = np.einsum("ij,ij->i", stored, solved)
             values, basis = _basis(rows)
-            spread, across = rows @ basis, (solved / whole.total.space.unit) @ basis
+            spread, across = rows @ basis, (solved / equations.total.space.unit) @ basis
             residual = targets - theirs @ head
             shared = rows @ head
         return cls(
@@ -303,7 +322,7 @@ class PulledLeaveOneOut:
             shared=shared,
             change=residual / (1 - leverage)[:, None],
             targets=targets,
-            ridge=whole.ridge,
+            ridge=equations.ridge,
         )
 
     def predictions(self, strength: float) -> Floats:

@@ -16,7 +16,8 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive
-from fedgram.core.samples import Array, Features, Floats, Integers, Space
+from fedgram.core.samples import Array, Features, Floats, Integers
+from fedgram.core.shared import Wrapper
 from fedgram.errors import DataError, SolveError
 from fedgram.models.adjusted import Blend
 from fedgram.models.linear import Classifier, Linear
@@ -24,6 +25,7 @@ from fedgram.models.mlp import softmax
 from fedgram.runtime import flops
 
 LOSS_PLACES = 20  # a log-likelihood is summed in steps of 2^-20
+_SCORES_AT_ONCE = 2**16  # of several settings; more would leave the processor's cache
 
 
 @codec.register("LikelihoodSums/1")
@@ -69,9 +71,11 @@ class LikelihoodSums(Additive):
         """
         weights = np.ones(len(codes), np.int64) if weights is None else weights
         loss, correct = [], []
-        for each in scores:
-            loss.append(int((log_losses(each, codes) * weights).sum()))
-            correct.append(int(((each.argmax(axis=1) == codes) * weights).sum()))
+        group = max(1, _SCORES_AT_ONCE // max(1, scores[0].size)) if len(scores) else 1
+        for begin in range(0, len(scores), group):
+            stacked = np.stack(scores[begin : begin + group])
+            loss += (log_losses(stacked, codes) * weights).sum(axis=1).tolist()
+            correct += ((stacked.argmax(axis=2) == codes) * weights).sum(axis=1).tolist()
         return cls(
             weight=int(weights.sum()),
             loss=np.array(loss, np.int64),
@@ -117,23 +121,23 @@ class LikelihoodSums(Additive):
 def log_losses(scores: Array, codes: Integers) -> Integers:
     """Return the negative log-likelihood of each sample's class, in steps of 2^-20 nats.
 
-    If a score is NaN, the loss is that of equal probabilities.
+    The scores are (samples, classes), or (settings, samples, classes). If a score is NaN, the loss
+    is that of equal probabilities.
     """
     flops.add(4 * scores.size)
-    top = scores.max(axis=1)
-    gap = scores - top[:, None]
-    own = gap[np.arange(len(codes)), codes].astype(np.float64)
-    total = np.exp(gap, out=gap).sum(axis=1, dtype=np.float64)
+    gap = scores - scores.max(axis=-1, keepdims=True)
+    own = gap[..., np.arange(len(codes)), codes].astype(np.float64)
+    total = np.exp(gap, out=gap).sum(axis=-1, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         losses = np.log(total) - own
-    losses = np.where(np.isfinite(losses), losses, np.log(scores.shape[1]))
+    losses = np.where(np.isfinite(losses), losses, np.log(scores.shape[-1]))
     steps: Integers = np.rint(losses * 2.0**LOSS_PLACES).astype(np.int64)
     return steps
 
 
 @codec.register("LogLinear/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LogLinear:
+class LogLinear(Wrapper):
     """A log-linear pool: the weighted sum of the models' scores plus a shift for each class.
 
     Parameters
@@ -147,6 +151,7 @@ class LogLinear:
 
     Examples
     --------
+    >>> from fedgram.core.samples import Space
     >>> space = Space(width=1)
     >>> rows = Features(np.array([[2.0]]), space)
     >>> head = Linear(weights=np.array([[1.0, 0.0]]), space=space, classes=("a", "b"))
@@ -185,16 +190,9 @@ class LogLinear:
         )
 
     @property
-    def space(self) -> Space:
-        """The feature space of the first model."""
-        space: Space = self.models[0].space
-        return space
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The class list, in the order of the scores."""
-        classes: tuple[str, ...] = self.models[0].classes
-        return classes
+    def wrapped(self) -> Any:
+        """The first model."""
+        return self.models[0]
 
     def __call__(self, features: Features) -> Floats:
         scores: Floats = np.zeros((len(features), len(self.classes))) + self.shift
@@ -313,7 +311,7 @@ class PoolWeights:
 
 
 def likeliest_weights(
-    ask: Callable[[Floats], PoolSums], start: Floats, *, exchanges: int = 7
+    ask: Callable[[Floats], PoolSums], start: Floats, *, exchanges: int = 7, own: int = 0
 ) -> PoolWeights:
     """Return the weights, at least 0 each, that minimize the held-out log-loss.
 
@@ -329,11 +327,14 @@ def likeliest_weights(
         The first weights.
     exchanges
         Maximum number of exchanges of Newton's method.
+    own
+        Number of terms, before the class prior, that a client solves from its own samples alone. At
+        least one of the other terms stays, for clients with few samples or none.
     """
     best = PoolWeights(weights=start, sums=ask(start))
-    length = 1.0
+    length, shared = 1.0, len(start) - 1 - own
     for _ in range(exchanges - 1):
-        tried, length = _stepped(best, length)
+        tried, length = _stepped(best, length, shared)
         if np.abs(tried - best.weights).max(initial=0.0) <= 1e-3 * best.weights.max(initial=0.0):
             break
         sums = ask(tried)
@@ -341,21 +342,20 @@ def likeliest_weights(
             best, length = PoolWeights(weights=tried, sums=sums), 1.0
         else:
             length /= 2
-    return _pruned(ask, best)
+    return _pruned(ask, best, shared)
 
 
-def _pruned(ask: Callable[[Floats], PoolSums], best: PoolWeights) -> PoolWeights:
+def _pruned(ask: Callable[[Floats], PoolSums], best: PoolWeights, shared: int) -> PoolWeights:
     """Remove terms, the least important first, as long as Akaike's criterion decreases.
 
-    The last term is the class prior; at least one other term stays.
+    At least one of the first `shared` terms stays.
     """
     while True:
         used = np.flatnonzero(best.weights > 0)
         inverse = np.linalg.pinv(_curvature(best)[np.ix_(used, used)])
         loss = best.weights[used] ** 2 / np.maximum(np.diagonal(inverse), 1e-300)
-        last = len(best.weights) - 1
-        if (used < last).sum() < 2:  # the only model that is left
-            loss[used < last] = np.inf
+        if (used < shared).sum() < 2:  # the only shared model that is left
+            loss[used < shared] = np.inf
         worst = int(loss.argmin())
         if loss[worst] >= 2.0:
             return best
@@ -364,7 +364,7 @@ def _pruned(ask: Callable[[Floats], PoolSums], best: PoolWeights) -> PoolWeights
         moved[used] -= inverse[:, worst] / inverse[worst, worst] * best.weights[used[worst]]
         moved = np.maximum(0.0, moved)
         moved[used[worst]] = 0.0
-        if not moved[:last].any():
+        if not moved[:shared].any():
             return best
         best = PoolWeights(weights=moved, sums=ask(moved))
 
@@ -374,11 +374,11 @@ def _curvature(at: PoolWeights) -> Floats:
     return curvature
 
 
-def _stepped(at: PoolWeights, length: float) -> tuple[Floats, float]:
-    """Return the weights after a step, and a step length with which one model stays in use."""
+def _stepped(at: PoolWeights, length: float, shared: int) -> tuple[Floats, float]:
+    """Return the weights after a step, and a step length with which one shared model stays."""
     move = _newton_move(at)
     tried = np.maximum(0.0, at.weights + length * move)
-    while at.weights[:-1].any() and not tried[:-1].any():  # the last term is the class prior
+    while at.weights[:shared].any() and not tried[:shared].any():
         length /= 2
         tried = np.maximum(0.0, at.weights + length * move)
     return tried, length

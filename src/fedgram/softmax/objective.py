@@ -175,7 +175,7 @@ class Objective:
         if total.count <= 0:
             raise SolveError(f"nothing to solve: the total holds {total.count} samples")
         penalized = np.ones(total.space.width)
-        penalized[-1] = float(constant)
+        penalized[total.space.constant] = float(constant)
         return cls(
             gram=unpack_symmetric(total.gram, total.space.width) * (share * total.space.unit**2),
             samples=total.count,

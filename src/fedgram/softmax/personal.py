@@ -80,21 +80,19 @@ class OwnRows:
         found = np.zeros((count if self.dual else width, targets.shape[1]))
         residual, least = targets - softmax(logits), _loss(logits, targets)
         length = 1.0
-        for _ in range(STEPS):
-            with single_threaded_blas():
-                downhill = residual if self.dual else self.rows.T @ residual
-            tried = found + length * factor.solve(downhill - strength * found)
-            with single_threaded_blas():
-                added_logits = (self.products if self.dual else self.rows) @ tried
-            flops.add(4 * len(found) * count * targets.shape[1])
-            squares = float(np.sum(tried * (added_logits if self.dual else tried)))  # |V|^2
-            moved = logits + added_logits
-            loss = _loss(moved, targets) + strength / 2 * squares
-            if loss <= (1 + 1e-12) * least:  # but for rounding
-                found, least, residual = tried, loss, targets - softmax(moved)
-            else:  # the curvature is larger than assumed
-                length /= 2
         with single_threaded_blas():
+            for _ in range(STEPS):
+                downhill = residual if self.dual else self.rows.T @ residual
+                tried = found + length * factor.solve(downhill - strength * found)
+                added_logits = (self.products if self.dual else self.rows) @ tried
+                flops.add(4 * len(found) * count * targets.shape[1])
+                squares = float(np.sum(tried * (added_logits if self.dual else tried)))  # |V|^2
+                moved = logits + added_logits
+                loss = _loss(moved, targets) + strength / 2 * squares
+                if loss <= (1 + 1e-12) * least:  # but for rounding
+                    found, least, residual = tried, loss, targets - softmax(moved)
+                else:  # the curvature is larger than assumed
+                    length /= 2
             added: Floats = self.rows.T @ found if self.dual else found
         return added
 

@@ -67,7 +67,7 @@ class RoundModel(Shared):
     trial: int = 0
     pilot: bool = False
     more: dict[str, Any] = field(default_factory=dict)
-    search: RateSearch | None = field(default=None, metadata={"carried": False})
+    search: RateSearch | None = codec.local_field(default=None)
 
     @property
     def space(self) -> Space:

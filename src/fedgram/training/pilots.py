@@ -15,6 +15,7 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Array, Labels
+from fedgram.errors import DataError
 
 MOST_PILOTS = 8
 AVERAGED = 3  # the mean loss of this number of last rounds is compared
@@ -67,6 +68,11 @@ class Loss(Additive):
             total=int(np.rint(losses * FIXED_POINT_ONE).sum()),
             squares=int(np.rint(losses**2 * FIXED_POINT_ONE).sum()),
         )
+
+    def validate(self, sites: int = 1) -> None:  # noqa: ARG002  # its range is far from its limit
+        most = self.samples * MOST_LOSS * FIXED_POINT_ONE
+        if not (0 <= self.total <= most and 0 <= self.squares <= most * MOST_LOSS):
+            raise DataError("a validation loss that its samples cannot have")
 
     @property
     def mean(self) -> float:

@@ -381,3 +381,41 @@ def test_test_rows_have_no_say_in_a_draft(tmp_path):
 def test_tables_that_cannot_be_drafted_are_refused(columns, options, message):
     with pytest.raises(DataError, match=message):
         draft([cells(**columns)], **{"label": "y", **options})
+
+
+# Numbers at the edge of what floats can represent
+
+
+def test_negative_zero_does_not_change_a_schema():
+    agreed, signed = (
+        Schema(
+            label="y",
+            classes=("no", "yes"),
+            columns={
+                "a": NumberColumn(range=(zero, 1.0)),
+                "b": NumberColumn(range=(-1.0, zero), mean=zero, deviation=1.0),
+            },
+            anchor=zero,
+        )
+        for zero in (0.0, -0.0)
+    )
+    assert signed.digest == agreed.digest
+    assert Schema.parsed(signed.toml()).digest == signed.digest
+    assert math.copysign(1, signed.columns["a"].range[0]) == 1
+
+
+@pytest.mark.parametrize("high", ["5e-324", "1e-320", "0." + "0" * 400 + "1"])
+def test_a_column_of_the_smallest_numbers_is_left_out_of_a_draft(high):
+    table = cells(a=["0.0", high], b=["1", "2"], y=["no", "yes"])
+    agreed, left_out = draft([table], label="y")
+    if float(high):
+        assert "too narrow" in left_out["a"]
+        assert rounded_outwards(0.0, float(high))[1] >= float(high)
+    else:  # the number is zero as a float
+        assert agreed.columns["a"].range == (0.0, 1.0)
+    assert "b" in agreed.columns
+
+
+def test_a_range_too_narrow_for_its_steps_is_refused():
+    with pytest.raises(ConfigError, match="too narrow"):
+        NumberColumn(range=(0.0, 5e-324))

@@ -1,4 +1,4 @@
-"""A federation by letter gives what one in this process does."""
+"""A remote federation gives the same results as one in this process."""
 
 from __future__ import annotations
 

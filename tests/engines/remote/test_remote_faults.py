@@ -67,10 +67,13 @@ ANSWERS = {
     "cut short": (lambda request, answer: answer(request)[:-9], "damaged or foreign"),
     "nothing": (lambda request, answer: b"", "truncated"),
     "noise": (lambda request, answer: np.random.default_rng(0).bytes(5000), "not a fedgram file"),
-    "too large": (padded, "more than any can have"),
-    "replayed": (another_request, "an answer to another request"),
-    "another name": (changed(client="c0"), "it calls itself 'c0'"),
-    "no answer at all": (lambda request, answer: codec.encode([1, 2]), "a list is no answer"),
+    "too large": (padded, "bytes; the limit is"),
+    "replayed": (another_request, "answer to another request"),
+    "another name": (changed(client="c0"), "answer in the name of 'c0'"),
+    "no answer at all": (
+        lambda request, answer: codec.encode([1, 2]),
+        "expected an answer, got list",
+    ),
     "not a number": (value(gram=lambda v: np.full(v.gram.shape, np.nan)), "float64, not int64"),
     "other shapes": (changed(value=lambda honest: forged(honest.value)), "damaged or foreign"),
     "another width": (
@@ -85,17 +88,19 @@ ANSWERS = {
         "space differs",
     ),
     "other classes": (value(classes=lambda v: tuple(f"x{c}" for c in v.classes)), "classes differ"),
-    "another kind": (changed(value=7), "a int where a Statistics is wanted"),
+    "another kind": (changed(value=7), "expected Statistics, got int"),
     "impossible": (value(gram=lambda v: -v.gram), "negative count or sum of squares"),
     "room for nobody": (value(count=2**48, energy=2**48), "leave room"),
-    "work of no sense": (changed(flops="much"), "its number of operations"),
+    "work of no sense": (changed(flops="much"), "invalid FLOP count"),
     "a space of no sense": (
         value(space=lambda v: replace(v.space, steps=5)),
-        "an answer of no sense (TypeError",
+        "invalid answer (TypeError",
     ),
     "a refusal": (
         lambda request, answer: codec.encode(
-            Refusal(client="c1", about="", error="OSError", text="no\nspace " + "x" * 10**5)
+            Refusal(
+                client="c1", request_digest="", error="OSError", text="no\nspace " + "x" * 10**5
+            )
         ),
         "no space xxx",
     ),
@@ -176,7 +181,7 @@ def test_a_site_that_comes_back_as_another_node_is_asked_again(tmp_path):
 
     carrier.fault = moves
     out = run_federation(carrier, folder, print)
-    assert ("c1", "it came back as another node; asked again") in notes(out, "apfl")
+    assert ("c1", "reconnected as another node; asked again") in notes(out, "apfl")
     assert done(out, "apfl")["shared_digest"] == in_process(config, "apfl").shared_digest
 
 
@@ -193,8 +198,8 @@ def test_a_site_that_is_back_before_it_is_missed_has_to_wait_and_gets_in(tmp_pat
     carrier.offices[201] = carrier.offices[101]
     carrier.fault = at(101, "step", lambda request, answer: None)
     out = run_federation(carrier, folder, print)
-    assert any(c == "node 201" and "here already" in text for c, text in notes(out, "apfl"))
-    assert ("c1", "is here, as node 201") in notes(out, "apfl")
+    assert any(c == "node 201" and "connected already" in text for c, text in notes(out, "apfl"))
+    assert ("c1", "connected, as node 201") in notes(out, "apfl")
     assert done(out, "apfl")["shared_digest"] == in_process(config, "apfl").shared_digest
 
 

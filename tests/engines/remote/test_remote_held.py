@@ -7,6 +7,8 @@ from remote_support import StandIn, federation, kind, offices, require_same, ser
 
 from fedgram.core import codec
 from fedgram.deploy.server import run_federation
+from fedgram.engines.remote.server import RemoteFederation
+from fedgram.federation.step import step_name
 
 FEW = {"clients": 4, "dirichlet": 0.3, "valid_fraction": 0.1, "test_fraction": 0.6}
 CHOOSING = {
@@ -58,3 +60,46 @@ def test_a_restarted_server_asks_nobody_again_where_some_were_not_asked(tmp_path
     out = run_federation(carrier, folder, print)
     assert asked(carrier)["step"] == 0
     require_same(out, config, "prior")
+
+
+@pytest.fixture
+def contributors(monkeypatch):
+    """Return the contributors after each sum, by the name of its step."""
+    found, ask = [], RemoteFederation.sum
+
+    def watched(self, step, *args, **options):
+        assert not self.asks or self.contributors
+        total = ask(self, step, *args, **options)
+        found.append((step_name(step), self.contributors))
+        return total
+
+    monkeypatch.setattr(RemoteFederation, "sum", watched)
+    return found
+
+
+def test_contributors_include_members_of_the_ledger_that_are_absent(tmp_path, contributors):
+    folder, config = federation(tmp_path, "afl", data=FEW, rules={"minimum": 2})
+    everybody = offices(config, tmp_path / "sites")
+    for nodes in ((100, 102), (101, 103)):
+        run_federation(StandIn({node: everybody[node] for node in nodes}), folder, print)
+    both = ["c0", "c2"], ["c0", "c1", "c2", "c3"]
+    assert contributors == [("statistics", names) for names in both]
+
+
+def test_contributors_are_the_same_when_a_restarted_server_replays(tmp_path, contributors):
+    folder, config = federation(tmp_path, "prior", data=FEW)
+    everybody = offices(config, tmp_path / "sites")
+
+    def killed(node, request, answer):
+        if kind(request) == "score":
+            raise KeyboardInterrupt
+        return answer(request)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(StandIn(everybody, killed), folder, print)
+    first = contributors.copy()
+    contributors.clear()
+    run_federation(StandIn(everybody), folder, print)
+    assert contributors == first
+    assert [step for step, _ in first] == ["statistics", "left_out"]
+    assert all(names == ["c0", "c1", "c2", "c3"] for _, names in first)

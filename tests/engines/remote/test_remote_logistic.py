@@ -189,7 +189,7 @@ ANSWERS = {
         value(products=lambda sums: sums.products.astype(np.float64)),
         "products holds float64",
     ),
-    "another kind": (changed(value=7), "a int where a ResidualSums is wanted"),
+    "another kind": (changed(value=7), "expected ResidualSums, got int"),
 }
 
 
@@ -562,7 +562,7 @@ def spread(count, width, classes, folds):
         values=weights, grid=SoftmaxGrid(), space=space, classes=names, folds=folds
     )
     question = Question(
-        wholes=(NormalEquations(total=total, ridge=10.0),),
+        equations=(NormalEquations(total=total, ridge=10.0),),
         soft=weights,
         folds=folds,
         counts=class_counts(total)[0],
@@ -599,7 +599,7 @@ def test_the_form_of_an_answer_is_found_without_solving_twice(tmp_path, monkeypa
     _, questions = spread(500, 60, 4, 1)
     question = questions["left_out"]
     monkeypatch.setattr(Factor, "of", classmethod(counted))
-    space, classes = question.wholes[0].total.space, question.wholes[0].total.classes
+    space, classes = question.equations[0].total.space, question.equations[0].total.classes
     found = []
     for _ in range(3):
         example(create_method("auto", {}).left_out, question, space, classes)

@@ -1,4 +1,4 @@
-"""Who may take part in a federation by letter, and what a site never does."""
+"""Who may take part in a remote federation, and what a site refuses."""
 
 import json
 from dataclasses import replace
@@ -84,7 +84,7 @@ def test_a_site_with_other_features_than_most_is_left_out_by_name(tmp_path, fiel
     sites[1] = in_space(sites[1], **fields)
     out, config = assembled(tmp_path, sites, minimum=3)
     told = [text for client, text in notes(out, "afl") if client == "c1"]
-    assert any("left out: its features are others than most" in text for text in told)
+    assert any("left out: its features differ from most" in text for text in told)
     assert any(reason in text for text in told)
     written = (out / "afl" / "shared.safetensors").read_bytes()
     assert written == shared_bytes(config, "afl", REST, tmp_path / "expected")
@@ -180,9 +180,10 @@ def test_two_nodes_of_one_name_are_told_apart(tmp_path):
     sites = four(tmp_path)
     sites[3] = replace(sites[3], id="c1")
     out, config = assembled(tmp_path, sites, minimum=3)
-    assert ("node 103", "not admitted: c1 is here already, as another node; names must differ") in (
-        notes(out, "afl")
-    )
+    assert (
+        "node 103",
+        "not admitted: c1 is connected already, as another node; names must differ",
+    ) in (notes(out, "afl"))
     expected = in_process(config, "afl", ["c0", "c1", "c2"])
     assert done(out, "afl")["shared_digest"] == expected.shared_digest
 
@@ -193,8 +194,8 @@ def test_a_registered_name_is_its_owners_alone(tmp_path):
     (folder / "nodes.json").write_text(json.dumps(nodes))
     out, config = assembled(tmp_path, four(tmp_path), minimum=2, wait=40)
     told = dict(notes(out, "afl"))
-    assert "it says that it is c1, but its key" in told["node 101"]
-    assert "its key is that of c9" in told["node 102"]
+    assert "a node with the name c1 has the key" in told["node 101"]
+    assert "has the key of c9" in told["node 102"]
     expected = in_process(config, "afl", ["c0", "c3"])
     assert done(out, "afl")["shared_digest"] == expected.shared_digest
 
@@ -242,7 +243,9 @@ def test_a_client_that_is_forgotten_while_it_answers_does_not_come_back(tmp_path
         return answer(request)
 
     out = run_federation(StandIn(there, at(101, "step", forgotten)), folder, print)
-    assert any(c == "c1" and "left out: it was forgotten" in text for c, text in notes(out, "afl"))
+    assert any(
+        c == "c1" and "left out: the site was forgotten" in text for c, text in notes(out, "afl")
+    )
     assert done(out, "afl")["shared_digest"] == in_process(config, "afl", REST).shared_digest
 
 
@@ -279,7 +282,7 @@ def test_names_that_cannot_be_are_refused(tmp_path, name):
         {"value": lambda honest: replace(honest.value, classes=5)},
         {"value": lambda honest: replace(honest.value, classes=())},
         {"value": lambda honest: replace(honest.value, space=replace(honest.value.space, unit=[]))},
-        {"about": "another"},
+        {"request_digest": "another"},
     ],
 )
 def test_a_greeting_of_no_sense_stops_nobody_else(tmp_path, greeting):
@@ -326,20 +329,23 @@ def test_an_honest_question_is_answered(office):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"method": "central", "step": "samples"}, "samples, and they never leave a site"),
+        (
+            {"method": "central", "step": "samples"},
+            "would send samples; samples never leave a site",
+        ),
         ({"step": "_solved"}, "'_solved' is not a step"),
         ({"step": "__init__"}, "'__init__' is not a step"),
         ({"step": "fit"}, "'fit' is not a step"),
         ({"step": "personalize"}, "'personalize' is not a step"),
         ({"step": "ridge"}, "'ridge' is not a step"),
         ({"step": "settings"}, "'settings' is not a step"),
-        ({"method": "evil.py"}, "only fedgram's own run at sites"),
+        ({"method": "evil.py"}, "sites run the methods of fedgram only"),
         ({"method": "../x"}, "'../x'"),
-        ({"kind": "../../x"}, "no known kind"),
-        ({"serial": "1"}, "no known kind"),
-        ({"serial": -1}, "no known kind"),
-        ({"kind": "keys"}, "belongs to secure sums"),
-        ({"space": Space(width=65, bound=127)}, "others than this site's"),
+        ({"kind": "../../x"}, "unknown kind of request"),
+        ({"serial": "1"}, "unknown kind of request"),
+        ({"serial": -1}, "unknown kind of request"),
+        ({"kind": "keys"}, "is a round of a secure sum"),
+        ({"space": Space(width=65, bound=127)}, "the features of this site differ"),
     ],
 )
 def test_a_site_refuses_what_no_honest_server_asks(office, fields, reason):

@@ -1,4 +1,4 @@
-"""Secure sums by letter: who drops out, what a site says twice, and what a server sees."""
+"""Remote secure sums: sites that drop out, repeated requests, and what the server sees."""
 
 from dataclasses import replace
 from importlib.metadata import version
@@ -156,8 +156,8 @@ def told(change):
 BAD = {
     "keys that are none": ("keys", lambda v: replace(v, mask="what?"), "not hexadecimal"),
     "a key of zeros": ("keys", lambda v: replace(v, mask="00" * 32), "public key is invalid"),
-    "a stamp that is none": ("keys", lambda v: replace(v, stamp=5), "not hexadecimal"),
-    "keys of another": ("keys", lambda v: replace(v, name="c00"), "no answer to keys"),
+    "an invalid commitment": ("keys", lambda v: replace(v, seed_commitment=5), "not hexadecimal"),
+    "keys of another": ("keys", lambda v: replace(v, name="c00"), "invalid answer to keys"),
     "shares for strangers": (
         "shares",
         lambda v: replace(v, sealed={**v.sealed, "c77": "00"}),
@@ -169,7 +169,7 @@ BAD = {
         lambda v: replace(v, sealed=dict.fromkeys(v.sealed, "no")),
         "not hexadecimal",
     ),
-    "another layout": ("masked", lambda v: replace(v, layout={}), "of another form"),
+    "another layout": ("masked", lambda v: replace(v, layout={}), "the layout of its sums differs"),
     "another length": ("masked", lambda v: replace(v, vector=v.vector[1:]), "does not fit"),
     "no integers": (
         "masked",
@@ -232,10 +232,10 @@ def test_the_same_question_gets_the_same_answer_and_another_none(rounds, tmp_pat
         again = office(folder, "c00").answer(codec.encode(request))
         assert isinstance(codec.decode(again), Answer)
         assert again == office(folder, "c00").answer(codec.encode(request))
-        other = codec.encode(replace(request, draw=9))
+        other = codec.encode(replace(request, ask_number=9))
         said = codec.decode(office(folder, "c00").answer(other))
         assert isinstance(said, Refusal), what
-        assert "nothing is said" in said.text
+        assert "it is not answered" in said.text
 
 
 def test_a_round_whose_answer_was_lost_at_the_site_is_not_answered_again(rounds):
@@ -245,13 +245,13 @@ def test_a_round_whose_answer_was_lost_at_the_site_is_not_answered_again(rounds)
     for request in requests.values():
         said = codec.decode(office(folder, "c00").answer(codec.encode(request)))
         assert isinstance(said, Refusal)
-        assert "nothing is said" in said.text
+        assert "it is not answered" in said.text
 
 
 def test_rounds_are_answered_in_order_and_sessions_not_mixed(tmp_path):
     from fedgram.secure.messages import SessionStart
 
-    assert "not known here" in asked(tmp_path, "shares", None)[1].text
+    assert "unknown here" in asked(tmp_path, "shares", None)[1].text
     _, keys = asked(tmp_path, "keys", SessionStart(session="ab" * 32))
     assert isinstance(keys, Answer)
     for what in ("masked", "reveal"):
@@ -323,7 +323,7 @@ def test_who_is_forgotten_while_a_sum_is_made_is_not_in_what_is_kept(tmp_path, h
         Membership(folder=tmp_path / "server").forget("c1")
         return answer(request)
 
-    with pytest.raises(LedgerError, match=r"c1: .*while its sum was made; start again"):
+    with pytest.raises(LedgerError, match=r"c1: .*during the secure sum; start again"):
         served(tmp_path, "afl", fault=at(101, "reveal", forgotten), **options)
     out, config, _, _ = served(tmp_path, "afl", **options)
     rest = ["c0", "c2", "c3"]

@@ -187,7 +187,7 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
     mine = method(tmp_path, '        raise ValueError("two\\nlines")')
     states = made(table("local", mine), tmp_path / "t")
     assert (states[-1].done, states[-1].code) == (2, 1)
-    told = [state.said for state in states if state.said]
+    told = [state.message for state in states if state.message]
     assert len(told) == 2
     assert all("ValueError: two lines" in said for said in told)
     body = (tmp_path / "t" / "table.txt").read_text()
@@ -196,14 +196,14 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
     (error, _) = (tmp_path / "t").rglob("error.txt")
     assert 'raise ValueError("two\\nlines")' in error.read_text()
     states = made(table("local", mine), tmp_path / "t")
-    assert (states[0].done, sum(bool(s.said) for s in states)) == (2, 2)
+    assert (states[0].done, sum(bool(s.message) for s in states)) == (2, 2)
 
 
 def test_fedgrams_own_errors_keep_their_exit_code(tmp_path):
     found = table("local", seeds=1, data={**SMALL, "holdout_clients": 3})
     (*_, last) = made(found, tmp_path)
     assert last.code == 2
-    assert "failed" in last.said
+    assert "failed" in last.message
 
 
 def test_a_process_that_is_killed_is_told_and_replaced(tmp_path):
@@ -212,7 +212,7 @@ def test_a_process_that_is_killed_is_told_and_replaced(tmp_path):
     rows = [{"name": f"row {r}", "method": mine, "ridge": float(r)} for r in (3, 1, 2)]
     states = made(table(*rows, seeds=1), tmp_path / "t", jobs=1)
     assert states[-1].done == 2
-    assert sum("killed by signal 9" in (state.said or "") for state in states) == 1
+    assert sum("killed by signal 9" in (state.message or "") for state in states) == 1
 
 
 # Starts a process in a session of its own, which nobody waits for.
@@ -241,7 +241,7 @@ def test_one_folder_is_used_by_one_process_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(folder_module, "PATIENCE", 0.0)
     with (
         Folder(tmp_path),
-        pytest.raises(ConfigError, match=rf"being made here \(process {os.getpid()}\)"),
+        pytest.raises(ConfigError, match=rf"running in this folder \(process {os.getpid()}\)"),
     ):
         made(table("local"), tmp_path)
     assert made(table("local", seeds=1), tmp_path)[-1].done == 1
@@ -258,7 +258,7 @@ def test_data_that_change_under_way_are_refused(tmp_path, clusters):
     np.savez(file, x=data.x + 1, y=data.y)
     (*_, last) = making
     assert last.code == 3
-    assert "changed since the table was begun" in last.said
+    assert "changed since the study was started" in last.message
 
 
 # Estimates
@@ -267,7 +267,7 @@ def test_data_that_change_under_way_are_refused(tmp_path, clusters):
 def test_long_runs_are_timed_before_the_table_begins(tmp_path):
     mine = method(tmp_path)
     states = made(table(mine, "local", every={"rounds": 25}), tmp_path / "t")
-    said = [state.said for state in states if state.said]
+    said = [state.message for state in states if state.message]
     assert said[0] == "timing mine, local: a run each, the long ones cut short"
     begun = next(i for i, s in enumerate(states) if i and "timing" not in "".join(s.running))
     assert states[begun].left is not None
@@ -277,7 +277,7 @@ def test_long_runs_are_timed_before_the_table_begins(tmp_path):
     assert set(rounds) == {str(n) for n in range(1, 26)}
     assert len(list((tmp_path / "t" / "runs").iterdir())) == 4
     more = made(table(mine, "local", every={"rounds": 25}, seeds=3), tmp_path / "t")
-    assert not any("timing" in (state.said or "") for state in more)
+    assert not any("timing" in (state.message or "") for state in more)
 
 
 def test_an_estimate_says_what_it_stands_on_and_records_nothing(tmp_path):
@@ -286,11 +286,13 @@ def test_an_estimate_says_what_it_stands_on_and_records_nothing(tmp_path):
     toml.write_text(f'[table]\nmethods = ["{mine}"]\n[every]\nrounds = 100\n', encoding="utf-8")
     done = cli("table", toml, "-o", tmp_path / "t", "--estimate")
     assert done.exit_code == 0
-    assert re.search(r"3 of 3 runs to go: about .* judged by short runs of 1 method", done.stderr)
+    assert re.search(
+        r"3 of 3 runs to go: about .* estimated from short runs of 1 method", done.stderr
+    )
     assert not (tmp_path / "t" / "runs").exists()
     cli("table", toml, "-o", tmp_path / "t", "-s", "table.seeds=1")
     done = cli("table", toml, "-o", tmp_path / "t", "--estimate")
-    assert re.search(r"2 of 3 runs to go: about .* judged by 1 finished run\n", done.stderr)
+    assert re.search(r"2 of 3 runs to go: about .* estimated from 1 finished run\n", done.stderr)
 
 
 # Kills

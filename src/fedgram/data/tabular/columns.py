@@ -57,6 +57,11 @@ class NumberColumn:
     missing: Literal["refuse", "indicate"] = "refuse"
 
     def __post_init__(self) -> None:
+        # Files write -0.0 as 0: without this the digest would change when a schema is read again.
+        if self.range is not None:
+            object.__setattr__(self, "range", tuple(map(without_negative_zero, self.range)))
+        if self.mean is not None:
+            object.__setattr__(self, "mean", without_negative_zero(self.mean))
         if (self.mean is None) != (self.deviation is None):
             raise ConfigError("expected both mean and deviation, or neither")
         if self.range is None and self.mean is None:
@@ -70,13 +75,15 @@ class NumberColumn:
             raise ConfigError(
                 f"range = [{low:g}, {high:g}]: expected finite numbers with low < high"
             )
+        if self.step is None and not (high - low) / LEVELS > 0:
+            raise ConfigError(f"range = [{low:g}, {high:g}]: too narrow for {LEVELS} steps")
         if self.step is not None and not (
             self.step > 0 and 1 <= (high - low) / self.step <= MOST_LEVELS
         ):
             raise ConfigError(f"step = {self.step:g}: expected a range of 1 to {MOST_LEVELS} steps")
 
     @property
-    def settled(self) -> bool:
+    def has_scale(self) -> bool:
         """Whether mean and deviation are given; otherwise they are pending."""
         return self.mean is not None
 
@@ -237,6 +244,17 @@ class CategoryColumn:
         width = len(self.values) + (self.missing == "indicate")
         encoded: Floats = (values[:, None] == np.arange(width)).astype(np.float64)
         return encoded
+
+
+def without_negative_zero(value: float) -> float:
+    """Return the number, 0.0 for -0.0.
+
+    Examples
+    --------
+    >>> without_negative_zero(-0.0), without_negative_zero(-1.5)
+    (0.0, -1.5)
+    """
+    return value if value else abs(value)
 
 
 def class_codes(table: Table, label: str, classes: Sequence[str]) -> Integers:

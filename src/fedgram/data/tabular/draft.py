@@ -51,7 +51,9 @@ class _ColumnSummary:
             low, high = rounded_outwards(self.low, self.high)
             # Values with few decimals are summed exactly as written.
             step = 10.0**-self.decimals
-            fits = 1 <= (high - low) / step <= LEVELS
+            fits = step > 0 and 1 <= (high - low) / step <= LEVELS
+            if not (fits or (high - low) / LEVELS > 0):
+                return f"has a range too narrow for {LEVELS} steps"
             return NumberColumn(range=(low, high), step=step if fits else None, missing=missing)
         if len(self.words) > MOST_VALUES:
             return f"has more than {MOST_VALUES} different words"
@@ -143,6 +145,9 @@ def draft_for_file(
     return with_moments(schema, measured(schema, read_tables(path))), left_out
 
 
+_MOST_DIGITS = 323  # 10^-323 is the smallest power of ten that is not 0
+
+
 def _decimals(word: str) -> int:
     """Return the number of digits after the point; 99 for other notations, such as 1e-3."""
     whole, _, fraction = word.partition(".")
@@ -160,7 +165,7 @@ def rounded_outwards(low: float, high: float) -> tuple[float, float]:
     ((-3.0, -2.0), (0.0, 1.0))
     """
     width = high - low or abs(low) or 1.0
-    digits = -math.floor(math.log10(width))
+    digits = min(-math.floor(math.log10(width)), _MOST_DIGITS)
     unit = 10.0**-digits
     bottom, top = math.floor(low / unit), math.ceil(high / unit)
     top = max(top, bottom + 1)

@@ -103,8 +103,7 @@ class Moments(Additive):
             schema=schema.digest,
         )
 
-    def require_possible(self) -> None:
-        """Raise `DataError` if no values within the ranges can have these sums."""
+    def validate(self, sites: int = 1) -> None:  # noqa: ARG002  # counts are limited above
         for name, *numbers in zip(
             self.columns, self.count, self.total, self.squares, self.levels, strict=True
         ):
@@ -155,10 +154,10 @@ def sum_measured(schema: Schema, parts: Iterable[Measured]) -> Moments:
                 "again with this schema"
             )
         try:
-            part.moments.require_possible()
+            part.moments.validate()
             total += part.moments
         except (DataError, ExactnessError, MismatchError) as error:
-            raise type(error)(f"client {part.client}: {error}") from error
+            raise error.with_context(f"client {part.client}") from error
     return total
 
 

@@ -13,8 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core import codec
+from fedgram.core.layouts import TableLayout
 from fedgram.core.samples import Array, Integers
-from fedgram.data.tabular.columns import CategoryColumn, NumberColumn, class_codes
+from fedgram.data.tabular.columns import (
+    CategoryColumn,
+    NumberColumn,
+    class_codes,
+    without_negative_zero,
+)
 from fedgram.data.tabular.reader import SPLIT, Table, text
 from fedgram.errors import ConfigError
 from fedgram.runtime.settings import build, propose
@@ -22,7 +28,6 @@ from fedgram.runtime.toml import written
 
 VERSION = 1
 BLANK = ("", "NA", "NaN", "nan", "null")
-BACKBONE = "table"  # first word of the backbone name of tables
 Column = NumberColumn | CategoryColumn
 
 
@@ -68,6 +73,7 @@ class Schema:
     blank: tuple[str, ...] = BLANK
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "anchor", without_negative_zero(self.anchor))
         if not self.label:
             raise ConfigError(
                 "label is missing: the column with the class, such as label = 'outcome'"
@@ -93,7 +99,7 @@ class Schema:
     def pending(self) -> dict[str, NumberColumn]:
         """The columns of numbers without mean and deviation."""
         numbers = {name: c for name, c in self.columns.items() if isinstance(c, NumberColumn)}
-        return {name: number for name, number in numbers.items() if not number.settled}
+        return {name: number for name, number in numbers.items() if not number.has_scale}
 
     @property
     def digest(self) -> str:
@@ -104,7 +110,7 @@ class Schema:
     @property
     def backbone(self) -> str:
         """Name in feature files and sums, so that sums of different schemas are not added."""
-        return f"{BACKBONE} {self.digest[:16]}"
+        return TableLayout(schema=self.digest[:16]).backbone
 
     def read(self, table: Table) -> dict[str, Array]:
         """Return the values of each column; errors name the row and the column."""

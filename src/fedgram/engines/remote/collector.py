@@ -1,4 +1,4 @@
-"""Asks many sites at once, and ends: with every answer, with enough of them, or with an error."""
+"""Send requests to many sites, and return all answers, enough answers, or an error."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from fedgram.engines.remote.messages import Answer, read_answer, request_digest,
 from fedgram.engines.remote.transport import Transport
 from fedgram.errors import ConfigError, FederationError, FedgramError
 
-_POLL = 0.25  # seconds between two looks into the letter box
-_TRIES = 3  # of one site that fails, within the time there is
+_POLL = 0.25  # seconds between two polls
+_TRIES = 3  # for a site that fails, within the time limit
 Check = Callable[[str, Answer], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """When an exchange begins and ends.
+    """The start and the end of an exchange.
 
     Parameters
     ----------
     minimum
-        Sites that must be there before a run begins.
+        Number of sites that must be connected before a run starts.
     wait
-        Seconds to wait for them, and for sites that were listed by name.
+        Seconds to wait for them, and for the sites that are listed by name.
     timeout
-        Seconds that sites have for an answer.
+        Time limit for an answer, in seconds.
     quorum
-        Share of the asked sites that must answer. Below 1, those who do not are left out of that
-        sum, and it is recorded who.
+        Fraction of the asked sites that must answer. If it is below 1, sites that do not answer
+        are left out of that sum, and their names are recorded.
     grace
-        Seconds that the others still have once a quorum has answered.
+        Time limit for the other sites once a quorum has answered, in seconds.
     """
 
     minimum: int = 1
@@ -45,7 +45,7 @@ class Deadlines:
         if self.minimum < 1:
             raise ConfigError(f"federation.minimum = {self.minimum}: use at least 1")
         if not 0 < self.quorum <= 1:
-            raise ConfigError(f"federation.quorum = {self.quorum}: use a share, 0 < share <= 1")
+            raise ConfigError(f"federation.quorum = {self.quorum}: use a fraction, 0 < quorum <= 1")
         for name in ("wait", "timeout", "grace"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(
@@ -53,13 +53,13 @@ class Deadlines:
                 )
 
     def needed(self, asked: int) -> int:
-        """Return how many of so many sites must answer."""
+        """Return the number of answers that are needed from this number of sites."""
         return max(1, math.ceil(self.quorum * asked - 1e-9))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Received:
-    """One site's checked answer, and the bytes it took."""
+    """One site's valid answer, with its bytes up and down."""
 
     client: str
     answer: Answer
@@ -68,40 +68,40 @@ class Received:
 
     @property
     def cost(self) -> list[int]:
-        """Bytes up and down, and operations."""
+        """Bytes up and down, and FLOPs."""
         return [self.bytes_up, self.bytes_down, self.answer.flops]
 
 
 class Collector:
-    """Sends each site its request and yields checked answers as they come, one at a time.
+    """Sends each site its request and yields valid answers in the order of their arrival.
 
     Parameters
     ----------
-    carrier
-        What reaches the sites.
+    transport
+        The connection to the sites.
     node
-        Gives a site's node now, None while it is away.
-    policy
-        When an exchange ends.
+        Returns the current node of a site; None while it is not connected.
+    deadlines
+        The time limits of an exchange.
     note
-        Called with a site's name and what happened to it, for the log.
+        Called with a site's name and a line for the log.
     """
 
     def __init__(
         self,
-        carrier: Transport,
+        transport: Transport,
         node: Callable[[str], int | None],
-        policy: Deadlines,
+        deadlines: Deadlines,
         note: Callable[[str, str], None],
     ) -> None:
-        self._carrier = carrier
+        self._transport = transport
         self._node = node
-        self._policy = policy
+        self._deadlines = deadlines
         self._note = note
 
     def needed(self, asked: int) -> int:
-        """Return how many of so many sites must answer."""
-        return self._policy.needed(asked)
+        """Return the number of answers that are needed from this number of sites."""
+        return self._deadlines.needed(asked)
 
     def ask(
         self,
@@ -111,33 +111,41 @@ class Collector:
         check: Check | None = None,
         limit: int,
     ) -> Iterator[Received]:
-        """Yield what sites answer until all have, or enough of them and the time is up.
+        """Yield the answers, until all sites have answered, or enough of them in time.
 
-        `check` raises where an answer must not be counted; one of more bytes than `limit` is not
-        even read.
+        Parameters
+        ----------
+        requests
+            The request to each site.
+        needed
+            Number of answers without which the exchange fails; by default the quorum.
+        check
+            Raises for an invalid answer.
+        limit
+            Most bytes of an answer; larger ones are not decoded.
         """
-        needed = self._policy.needed(len(requests)) if needed is None else needed
-        round_ = _Collection(self._carrier, self._node, requests, self._policy, self._note)
+        needed = self._deadlines.needed(len(requests)) if needed is None else needed
+        round_ = _Collection(self._transport, self._node, requests, self._deadlines, self._note)
         yield from round_.received(needed, check or _anything, limit)
         if round_.answered < needed:
             raise FederationError(
                 f"{round_.answered} of {len(requests)} sites answered and {needed} are needed; "
-                f"missing: {round_.missing()}; start again when they are there"
+                f"missing: {round_.missing()}; start again when they are connected"
             )
 
 
 class _Collection:
-    """Where each site stands within one exchange."""
+    """The state of each site within one exchange."""
 
     def __init__(
         self,
-        carrier: Transport,
+        transport: Transport,
         node: Callable[[str], int | None],
         requests: Mapping[str, bytes],
-        policy: Deadlines,
+        deadlines: Deadlines,
         note: Callable[[str, str], None],
     ) -> None:
-        self._carrier, self._node, self._policy, self._note = carrier, node, policy, note
+        self._transport, self._node, self._deadlines, self._note = transport, node, deadlines, note
         self._requests = requests
         self._tickets: dict[str, tuple[str, int]] = {}  # the site and the node it was sent to
         self._unsent = sorted(requests)
@@ -147,34 +155,36 @@ class _Collection:
         self.answered = 0
 
     def received(self, needed: int, check: Check, limit: int) -> Iterator[Received]:
-        clock = self._carrier.now
-        end = clock() + (self._policy.timeout if needed else self._policy.grace)
+        clock = self._transport.now
+        end = clock() + (self._deadlines.timeout if needed else self._deadlines.grace)
         while self._tickets or self._unsent:
             self._send(end - clock())
             got = False
-            for ticket, content in self._carrier.receive(list(self._tickets)):
+            for ticket, content in self._transport.receive(list(self._tickets)):
                 if ticket not in self._tickets:
-                    continue  # a second answer to one question
+                    continue  # a second answer to one request
                 got = True
                 name, _ = self._tickets.pop(ticket)
                 if len(content) > limit:
-                    self._settle(name, f"an answer of {len(content)} bytes, more than any can have")
+                    self._leave_out(
+                        name, f"an answer of {len(content)} bytes; the limit is {limit}"
+                    )
                 elif (received := self._opened(name, content, check)) is not None:
                     self.answered += 1
                     yield received
                     if self.answered == needed:
-                        end = min(end, clock() + self._policy.grace)
+                        end = min(end, clock() + self._deadlines.grace)
             if clock() >= end:
                 break
             if not got:
-                self._carrier.wait(min(_POLL, max(0.0, end - clock())))
+                self._transport.wait(min(_POLL, max(0.0, end - clock())))
                 self._follow()
         for name in (*(name for name, _ in self._tickets.values()), *self._unsent):
             reason = self._reasons.get(name)
-            self._settle(name, reason or "no answer in time")
+            self._leave_out(name, reason or "no answer in time")
 
     def missing(self) -> str:
-        """Say who did not answer, and why."""
+        """Return the sites that did not answer, with the reasons."""
         return "; ".join(f"{name} ({reason})" for name, reason in sorted(self._out.items()))
 
     def _send(self, patience: float) -> None:
@@ -185,18 +195,18 @@ class _Collection:
                 continue
             self._unsent.remove(name)
             self._tried[name] += 1
-            ticket = self._carrier.send(node, self._requests[name], patience=patience)
+            ticket = self._transport.send(node, self._requests[name], patience=patience)
             self._tickets[ticket] = name, node
 
     def _follow(self) -> None:
-        """Ask sites again that came back as another node: the old one will not answer."""
+        """Repeat the request to sites that reconnected as another node."""
         for ticket, (name, node) in list(self._tickets.items()):
             if self._node(name) not in (None, node):
                 del self._tickets[ticket]
-                self._again(name, "it came back as another node")
+                self._again(name, "reconnected as another node")
 
     def _opened(self, name: str, content: bytes | str, check: Check) -> Received | None:
-        """Return an answer that counts; else note why, and whether to try again."""
+        """Return a valid answer; otherwise log the reason and return None."""
         request = self._requests[name]
         if isinstance(content, str):
             self._again(name, content)
@@ -205,10 +215,10 @@ class _Collection:
             answer = read_answer(content, client=name, to=request_digest(request))
             check(name, answer)
         except FedgramError as error:
-            self._settle(name, str(error))
+            self._leave_out(name, str(error))
             return None
-        except Exception as error:  # whatever one site sends, the others' run goes on
-            self._settle(name, f"an answer of no sense ({type(error).__name__}: {error})")
+        except Exception as error:  # the run continues, whatever one site sends
+            self._leave_out(name, f"invalid answer ({type(error).__name__}: {error})")
             return None
         return Received(client=name, answer=answer, bytes_up=len(content), bytes_down=len(request))
 
@@ -218,9 +228,9 @@ class _Collection:
             self._note(name, f"{shown(reason)}; asked again")
             self._unsent.append(name)
         else:
-            self._settle(name, reason)
+            self._leave_out(name, reason)
 
-    def _settle(self, name: str, reason: str) -> None:
+    def _leave_out(self, name: str, reason: str) -> None:
         self._out[name] = shown(reason)
         self._note(name, f"left out: {shown(reason)}")
 

@@ -1,4 +1,4 @@
-"""Contributions that are kept one by one at the server: who is in, and with which samples."""
+"""Contributions that a server stores one by one, with fingerprints of their samples."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fedgram.core.statistics import Statistics
 from fedgram.errors import LedgerError
-from fedgram.ledger.ledger import COHORT, Ledger
+from fedgram.ledger.ledger import COHORT, Ledger, cohort
 
 
 class Contributions:
-    """A ledger as the engine uses it: it asks for what is missing, and keeps what comes.
+    """A ledger as the engine uses it: only missing contributions are requested.
 
-    A contribution carries the fingerprint of the samples it was made of. A member whose samples are
-    still the same is not asked again, not even in a later run; other samples take its place.
+    A contribution has the fingerprint of its samples. A member with unchanged samples is not asked
+    again, not even in a later run. If the samples have changed, the contribution is replaced.
 
     Parameters
     ----------
     ledger
-        Where contributions are kept.
+        Stores the contributions.
     fingerprints
-        Of the sites that are here, by name.
+        Fingerprints of the connected sites, by name.
     """
 
     def __init__(self, ledger: Ledger, fingerprints: Mapping[str, str]) -> None:
@@ -28,7 +28,7 @@ class Contributions:
         self._fingerprints = fingerprints
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Return who must be asked."""
+        """Return the sites that must be asked."""
         members = set(self._ledger.members)
         return [
             name
@@ -37,33 +37,38 @@ class Contributions:
         ]
 
     def refusal(self, client: str) -> str:
-        """Return why a client may not join any more, nothing where it may."""
+        """Return the reason why a client may not join; empty if it may."""
         return self._ledger.shut_out().get(client, "")
 
     def join(self, client: str, statistics: Statistics) -> None:
-        """Keep a contribution; it is on the disk when this returns."""
+        """Store a contribution; it is on disk when this returns."""
         self._ledger.replace(client, statistics, tag=self._fingerprints[client])
 
     def join_cohort(self, names: Sequence[str], total: Statistics) -> None:
-        """Keep the total of a secure sum, which is all there is of its members."""
+        """Store the total of a secure sum; there are no contributions of single members."""
         out = self._ledger.shut_out()
         if gone := sorted(out.keys() & set(names)):
             raise LedgerError(
-                f"client {', '.join(gone)}: forgotten, or has left, while its sum was made; start "
+                f"client {', '.join(gone)}: forgotten, or has left, during the secure sum; start "
                 "again"
             )
-        if COHORT in out:  # not a client: what was forgotten was one of them
+        if COHORT in out:  # a client of the cohort was forgotten, not the cohort
             self._ledger.admit(COHORT)
         tag = "\n".join(names)
         same = self._ledger.members == [COHORT] and self._ledger.tag(COHORT) == tag
         if not same or self._ledger.total.digest() != total.digest():
             self._ledger.replace(COHORT, total, tag=tag)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the clients in the total, also of those that a secure sum joined together."""
+        return sorted({*self._ledger.members, *cohort(self._ledger)} - {COHORT})
+
     def total(self, classes: Sequence[str]) -> Statistics:
-        """Return the sum over all members, here or not, over this class list."""
+        """Return the sum over all members, connected or not, with this class list."""
         return self._ledger.total.with_classes(classes)
 
     def each(self, classes: Sequence[str]) -> Iterator[tuple[str, Statistics]]:
-        """Yield every member's part, one in memory at a time."""
+        """Yield every member's contribution; one is in memory at a time."""
         for name in self._ledger.members:
             yield name, self._ledger.of(name).with_classes(classes)

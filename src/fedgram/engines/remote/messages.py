@@ -1,4 +1,4 @@
-"""What server and sites write to each other; each is a value that `codec` carries."""
+"""Messages between server and sites; `codec` encodes each of them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from fedgram.federation.method import Method, create_method
 from fedgram.federation.scoring import Metrics
 
 RequestKind = Literal["greet", "step", "score", "deliver", "keys", "shares", "masked", "reveal"]
-_LONGEST_TEXT = 300  # of what a site says that is shown to people
+_LONGEST_TEXT = 300  # characters of a text from a site that are shown
 
 
 @codec.register("Terms/1")
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a site must agree to before it answers anything.
+    """The terms of a run. A site answers only if it agrees to them.
 
     Parameters
     ----------
     version
-        Of fedgram: sums of different versions are never added.
+        Version of fedgram: contributions of different versions are never added.
     run
-        Tells this run from all others.
+        Unique name of this run.
     seed
-        From which the methods' randomness is drawn.
+        Seed of the random numbers of the method.
     method, settings
-        Which steps are asked for.
+        The method and its settings.
     grid
         Settings of the grid.
     secure
-        Whether contributions travel under masks.
+        Whether contributions are sent under masks.
     space, classes
-        What features and class codes mean; nowhere while sites are greeted.
+        Meaning of the features and of the class codes; empty while sites enroll.
     metrics, kept_valid, reserve_valid
-        How a model is scored, and what validation samples are for.
+        How a model is scored, and the use of validation samples.
     """
 
     version: str
@@ -55,67 +55,53 @@ class Terms:
     reserve_valid: bool = False
 
     def make(self) -> Method[Any]:
-        """Return the method, which must be one of fedgram's own: no code travels."""
-        if self.method.endswith(".py"):
-            raise DataError(f"method {self.method!r} is a file; only fedgram's own run at sites")
+        """Return the method, which must come with fedgram: no code is sent."""
         return create_method(self.method, self.settings)
 
 
-@codec.register("Held/1")
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """A step that a site is not asked for in this run: the server holds its answer already.
-
-    What the step remembers is nowhere but at the site, which does it for itself when it is asked
-    for the next one.
-    """
-
-    serial: int
-    draw: int
-    step: str
-
-
-@codec.register("Request/1")
+# "held" had the steps that a site was not asked for. Without entries it means the same; a value of
+# the former type with entries is refused as unknown.
+@codec.register("Request/1", fields={"ask_number": "draw", "totals": "held"})
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request:
-    """One question, often the same to all sites.
+    """One request, often the same for all sites.
 
     Parameters
     ----------
     serial
         Number of the exchange within the run.
-    draw
-        Number of the ask, from which the site's randomness is drawn.
+    ask_number
+        Number of the call of `sum` or `gather`, which the site's random numbers depend on.
     step
-        Name of the method's own function that answers.
+        Name of the step.
     broadcast
-        What the step is given.
-    held
-        Earlier steps of this run that the site was not asked for.
+        Argument of the step.
+    totals
+        Names of the steps whose last total includes the site.
     """
 
     terms: Terms
     kind: RequestKind
     serial: int
-    draw: int = 0
+    ask_number: int = 0
     step: str = ""
     broadcast: Any = None
-    held: tuple[Held, ...] = ()
+    totals: tuple[str, ...] = ()
 
 
 @codec.register("Greeting/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Greeting:
-    """What a site says of itself before a run; less of it where sums are secure.
+    """What a site reports about itself before a run; less of it if sums are secure.
 
     Parameters
     ----------
     space, classes
-        What its features and class codes mean.
+        Meaning of its features and of its class codes.
     samples
-        Number of training samples, 0 where it is not told.
+        Number of training samples; 0 if it is not reported.
     fingerprint
-        Digest of the samples: whether a contribution that the server has is still of these.
+        Digest of the samples, which shows whether a contribution at the server is up to date.
     """
 
     space: Space
@@ -124,81 +110,81 @@ class Greeting:
     fingerprint: str = ""
 
 
-@codec.register("Answer/1")
+@codec.register("Answer/1", fields={"request_digest": "about"})
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Answer:
-    """What a site answers; `about` is the digest of its request: no answer can be used again."""
+    """A site's answer to one request, which the digest names: it cannot answer another one."""
 
     client: str
-    about: str
+    request_digest: str
     value: Any
     flops: int = 0
 
 
-@codec.register("Refusal/1")
+@codec.register("Refusal/1", fields={"request_digest": "about"})
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Refusal:
-    """Why a site does not answer: the kind of error, and its text."""
+    """A site's refusal to answer: the type of the error, and its text."""
 
     client: str
-    about: str
+    request_digest: str
     error: str
     text: str
 
 
 def request_digest(request: bytes) -> str:
-    """Return by what an answer says which request it is to."""
+    """Return the digest of a request, which its answer contains."""
     return hashlib.sha256(request).hexdigest()
 
 
 def read_request(content: bytes) -> Request:
-    """Return the request that these bytes carry."""
+    """Decode a request."""
     request = codec.decode(content, origin="request")
     if not isinstance(request, Request) or not isinstance(request.terms, Terms):
         raise DataError("not a request of a fedgram server")
-    asked: tuple[Request | Held, ...] = (request, *request.held)
-    if request.kind not in get_args(RequestKind) or not all(
-        _counts(each.serial) and _counts(each.draw) for each in asked
-    ):
-        raise DataError("a request of no known kind; install the same fedgram as the server")
+    counted = _counts(request.serial) and _counts(request.ask_number)
+    if request.kind not in get_args(RequestKind) or not counted:
+        raise DataError("unknown kind of request; install the same fedgram as the server")
+    if not isinstance(request.totals, tuple) or not all(isinstance(t, str) for t in request.totals):
+        raise DataError("expected the names of totals as strings")
     return request
 
 
 def read_answer(content: bytes, *, client: str, to: str) -> Answer:
-    """Return the answer of this client to the request of this digest; all else is refused.
+    """Decode the answer of a client to the request with this digest; raise for all else.
 
     Examples
     --------
-    >>> answer = Answer(client="north", about="12", value=3)
+    >>> answer = Answer(client="north", request_digest="12", value=3)
     >>> read_answer(codec.encode(answer), client="north", to="12").value
     3
     >>> read_answer(codec.encode(answer), client="north", to="13")
     Traceback (most recent call last):
     ...
-    fedgram.errors.MismatchError: an answer to another request; it is not counted
+    fedgram.errors.MismatchError: answer to another request; answer ignored
     """
     answer = codec.decode(content, origin="answer")
     if not isinstance(answer, Answer | Refusal):
-        raise DataError(f"a {type(answer).__name__} is no answer")
+        raise DataError(f"expected an answer, got {type(answer).__name__}")
     if isinstance(answer, Refusal):
         raise refused(answer)
     if answer.client != client:
-        raise MismatchError(f"it calls itself {shown(answer.client)!r}; it is not counted")
-    if answer.about != to:
-        raise MismatchError("an answer to another request; it is not counted")
+        raise MismatchError(f"answer in the name of {shown(answer.client)!r}; answer ignored")
+    if answer.request_digest != to:
+        raise MismatchError("answer to another request; answer ignored")
     if not _counts(answer.flops):
-        raise DataError("its number of operations is none; it is not counted")
+        raise DataError("invalid FLOP count; answer ignored")
     return answer
 
 
 def refused(refusal: Refusal) -> FedgramError:
-    """Return a site's refusal as an error of the kind it was."""
+    """Return the error of a site's refusal, with its type."""
     known = {kind.__name__: kind for kind in _kinds(FedgramError)}
     return known.get(str(refusal.error), FedgramError)(shown(refusal.text))
 
 
 def shown(text: object) -> str:
-    """Return what a site says as one line that is not too long, whatever it is.
+    """Return anything that a site sent as one short line of text.
 
     Examples
     --------
@@ -220,7 +206,7 @@ def _kinds(kind: type[FedgramError]) -> list[type[FedgramError]]:
 @codec.register("Scoring/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ScoreRequest:
-    """A site's part of a shared result, to be scored; models of other rounds may go."""
+    """A site's part of a shared result, to be scored; models of other rounds are deleted."""
 
     part: Any
     round: int
@@ -230,7 +216,7 @@ class ScoreRequest:
 @codec.register("Round/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Round:
-    """One round of a secure sum: the session, its message, and what the step is given."""
+    """One round of a secure sum: the session, its message, and the argument of the step."""
 
     session: str
     content: Any
@@ -240,7 +226,7 @@ class Round:
 @codec.register("Delivery/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Delivery:
-    """A site's part of the final result, which is that of a round."""
+    """A site's part of the final result, and the round of that result."""
 
     part: Any
     round: int

@@ -1,4 +1,4 @@
-"""What a server has already been told in a run: after a crash it is replayed, not asked again."""
+"""The answers that a server has received in a run; after a crash they are replayed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedgram.federation.protocol import Exchange
 class ReplayLog:
     """One folder per exchange, under its number.
 
-    An entry is only good for the very question it answered: where a method asks something else this
-    time, the entry and all later ones are dropped.
+    An entry is valid only for the request that it answers. If a method makes another request this
+    time, the entry and all later entries are deleted.
 
     Examples
     --------
@@ -27,10 +27,10 @@ class ReplayLog:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     numbers = {"clients": 1, "bytes_up": 1, "bytes_down": 1, "seconds": 0.0}
     ...     ask = Exchange(step="s", phase="train", **numbers)
-    ...     journal = ReplayLog(Path(folder))
-    ...     journal.put(1, "", 7)
-    ...     journal.close(1, "question", ask, [""])
-    ...     dict(journal.values(1)), journal.ask(1, "question") == ask, journal.ask(1, "other")
+    ...     log = ReplayLog(Path(folder))
+    ...     log.put(1, "", 7)
+    ...     log.close(1, "question", ask, [""])
+    ...     dict(log.values(1)), log.ask(1, "question") == ask, log.ask(1, "other")
     ({'': 7}, True, None)
     """
 
@@ -38,7 +38,7 @@ class ReplayLog:
         self._folder = folder
 
     def ask(self, serial: int, key: str) -> Exchange | None:
-        """Return the record of a finished exchange, None where it must be done."""
+        """Return the record of a finished exchange; None if the exchange must be done."""
         try:
             kept = self._closed(serial)
         except DataError:
@@ -49,11 +49,11 @@ class ReplayLog:
         return None
 
     def put(self, serial: int, name: str, value: Any) -> None:
-        """Write down one value of an exchange that is under way."""
+        """Record one value of an exchange that is not finished."""
         codec.save(self._value(serial, name), {"name": name, "value": value})
 
     def close(self, serial: int, key: str, ask: Exchange, names: list[str]) -> None:
-        """End an exchange that gave the values of these names: from here on it counts."""
+        """Finish an exchange with the values of these names: from now on it is replayed."""
         closed = {"key": key, "ask": asdict(ask), "names": sorted(names)}
         codec.save(self._entry(serial) / "ask", closed)
 
@@ -64,7 +64,7 @@ class ReplayLog:
             yield name, codec.load(self._value(serial, name))["value"]
 
     def begun(self, serial: int) -> dict[str, Any]:
-        """Return the values that an exchange had come to, finished or not."""
+        """Return the recorded values of an exchange, finished or not."""
         found = map(codec.load, sorted(self._entry(serial).glob("value-*[0-9a-f]")))
         return {kept["name"]: kept["value"] for kept in found}
 
@@ -74,7 +74,7 @@ class ReplayLog:
         return kept
 
     def _value(self, serial: int, name: str) -> Path:
-        # Names may be longer than those of files, and of any letters.
+        # The name of a site may be longer than a file name, and have any characters.
         return self._entry(serial) / f"value-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
     def _entry(self, serial: int) -> Path:

@@ -1,4 +1,4 @@
-"""Secure sums by letter: the server sees masked contributions and their total, nothing else."""
+"""Remote secure sums: the server sees masked contributions and their total, nothing else."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _KINDS: dict[RequestKind, type] = {
     "masked": Masked,
     "reveal": Reveal,
 }
-_LETTERS = 4096  # bytes that one client's part of a message about all of them may take
+_PART = 4096  # most bytes for one client in a message about all clients
 _LEAST_ROOM = 1 << 20
 
 
 class SecureRemoteFederation(RemoteFederation):
-    """A federation by letter whose sums are secure; four exchanges each.
+    """A remote federation whose sums are secure, with four rounds each.
 
-    Of what one site sends, only the form can be checked: all else is under masks. Sites check their
-    own part before they mask it.
+    The server can check only the layout of a contribution, because its values are masked. Sites
+    check their values before they mask them.
 
     Parameters
     ----------
     threshold
-        More than this share of the sites must stay to the end of a sum.
+        More than this fraction of the sites must stay to the end of a sum.
     """
 
     def __init__(self, *args: Any, threshold: float = TWO_THIRDS, **options: Any) -> None:
@@ -50,6 +50,7 @@ class SecureRemoteFederation(RemoteFederation):
         names = self._begin(step, clients)
         like = self._example(step, broadcast)
         total, who = self._masked_total(step_name(step), broadcast, names, like)
+        self._totals.summed(step, broadcast, who)
         if self._members and self._kept(like, broadcast, clients):
             self._members(self._mark(step)).join_cohort(who, total)
         summed: Total = total
@@ -58,22 +59,22 @@ class SecureRemoteFederation(RemoteFederation):
     def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore]]:
         self._serial += 1
         scoring = ScoreRequest(part=shared, round=step.round, best=step.best)
-        total, _ = self._masked_total("score", scoring, self._names, self._nobody())
+        total, _ = self._masked_total("score", scoring, self._names, self._zero_scores())
         yield "", SiteScore(sums=total)
 
     def _masked_total(self, step: str, broadcast: Any, names: Sequence[str], like: Additive) -> Any:
-        """Sum under masks, unless that was done before a restart."""
+        """Sum under masks, unless the sum was finished before a restart."""
         key = codec.digest([step, codec.digest(broadcast), self._terms, list(names)])
         if self._replayed(key):
-            told = dict(self._journal.values(self._serial))
-            return told["total"], told["names"]
+            replayed = dict(self._replay_log.values(self._serial))
+            return replayed["total"], replayed["names"]
         server, count = Server(share=self._threshold), Count()
         ask = self._transport(server, step, broadcast, flatten(like)[0], count)
         total, survivors = run_session(server, names, ask)
         who = list(survivors.names)
         count.clients = len(who)
-        self._journal.put(self._serial, "total", total)
-        self._journal.put(self._serial, "names", who)
+        self._replay_log.put(self._serial, "total", total)
+        self._replay_log.put(self._serial, "names", who)
         ended = count.ask("score" if step == "score" else "train", step)
         self._close(key, ended, ["names", "total"])
         return total, who
@@ -112,7 +113,7 @@ class SecureRemoteFederation(RemoteFederation):
 
             def fits(masked: Masked) -> None:
                 if masked.layout != layout:
-                    raise MismatchError("its sums are of another form; use the same settings")
+                    raise MismatchError("the layout of its sums differs; use the same settings")
                 check(masked)
 
             return self._round(
@@ -139,25 +140,25 @@ class SecureRemoteFederation(RemoteFederation):
         room: int = 0,
         check: Callable[[Any], None],
     ) -> Iterator[Any]:
-        """Send everybody a message, or each its own of a dict, and yield what they answer."""
+        """Send all sites a message, or each site its own of a dict, and yield the answers."""
         session = server.call.session
 
-        def request(part: Any) -> bytes:
+        def request(part: Any, totals: frozenset[str] = frozenset()) -> bytes:
             round_ = Round(session=session, content=part, broadcast=broadcast)
-            return self._request(kind, step, round_)
+            return self._request(kind, step, round_, totals)
 
         if isinstance(content, dict):
-            requests = {name: request(content[name]) for name in names}
+            requests = {name: request(content[name], self._totals.of(name)) for name in names}
         else:
             requests = dict.fromkeys(names, request(content))
 
         def checked(name: str, answer: Answer) -> None:
             value = answer.value
             if not isinstance(value, _KINDS[kind]) or getattr(value, "name", None) != name:
-                raise MismatchError(f"a {type(value).__name__} is no answer to {kind}")
+                raise MismatchError(f"invalid answer to {kind}: {type(value).__name__}")
             check(value)
 
-        limit = _LEAST_ROOM + room + _LETTERS * len(self._names)
-        for received in self._post.ask(requests, needed=needed, check=checked, limit=limit):
+        limit = _LEAST_ROOM + room + _PART * len(self._names)
+        for received in self._collector.ask(requests, needed=needed, check=checked, limit=limit):
             count.add(received.cost, counts=False)
             yield received.answer.value

@@ -1,4 +1,4 @@
-"""A site's side of a secure sum, which may take a new process for every round."""
+"""A site's side of a secure sum; every round may run in a new process."""
 
 from __future__ import annotations
 
@@ -9,37 +9,48 @@ from typing import Any
 from fedgram.engines.remote.messages import Request, Round
 from fedgram.engines.remote.site_store import SiteStore
 from fedgram.errors import DataError, PrivacyError
-from fedgram.secure.messages import SessionStart  # so that requests can be read that hold its kinds
+from fedgram.secure.messages import SessionStart
 
-Kept = tuple[Any, Callable[[], None]]  # an answer's value, and what to keep once it is certain
+Kept = tuple[Any, Callable[[], None]]  # the value of an answer, and a function that stores state
 
 
 def nothing() -> None:
-    """Keep nothing."""
+    """Store nothing."""
 
 
 def masked_answer(
-    request: Request, cabinet: SiteStore, *, name: str, step: Callable[[Request], Kept]
+    request: Request, store: SiteStore, *, name: str, step: Callable[[Request], Kept]
 ) -> Kept:
-    """Answer one round of a secure sum; `step` gives what is summed.
+    """Answer one round of a secure sum.
 
-    A round that was entered is on the disk before anything is said: asked again with other content,
-    this side says nothing.
+    The state is on disk before an answer is sent. If a round is requested again with other content,
+    it is refused.
+
+    Parameters
+    ----------
+    request
+        The request of the round.
+    store
+        Stores the state of this site in the session.
+    name
+        Name of the site.
+    step
+        Returns the contribution, and a function that stores state.
     """
     from fedgram.secure.party import Party  # needs the extra
 
     round_ = request.broadcast
     if not isinstance(round_, Round):
-        raise DataError(f"{request.kind} without a session")
+        raise DataError(f"{request.kind}: the request has no session")
     content = round_.content
     if request.kind == "keys":
-        if not isinstance(content, SessionStart) or cabinet.party(round_.session) is not None:
-            raise PrivacyError("this session has begun already; nothing is said")
+        if not isinstance(content, SessionStart) or store.party(round_.session) is not None:
+            raise PrivacyError("this session has started already; it is not answered")
         party = Party(name, content)
     else:
-        kept = cabinet.party(round_.session)
+        kept = store.party(round_.session)
         if not kept:
-            raise PrivacyError("this session is not known here, or over; nothing is said")
+            raise PrivacyError("this session is unknown here, or finished; it is not answered")
         party = Party.restored(kept)
     value: Any = None
     keep: Callable[[], None] = nothing
@@ -55,5 +66,5 @@ def masked_answer(
         answer = answers[request.kind]()
     finally:
         spent = request.kind == "reveal"
-        cabinet.keep_party(round_.session, {} if spent else party.to_dict())
+        store.keep_party(round_.session, {} if spent else party.to_dict())
     return answer, keep

@@ -1,4 +1,4 @@
-"""The server's end of the wire: a `Federation` of sites that are elsewhere."""
+"""The server's side of the protocol: a `Federation` of remote sites."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from fedgram.engines.remote.contributions import Contributions
 from fedgram.engines.remote.messages import (
     Answer,
     Delivery,
-    Held,
     Request,
     RequestKind,
     ScoreRequest,
@@ -31,56 +30,57 @@ from fedgram.engines.remote.messages import (
 )
 from fedgram.engines.remote.replay_log import ReplayLog
 from fedgram.engines.remote.validation import example, require_possible, require_same_schema
+from fedgram.engines.totals import Totals
 from fedgram.errors import DataError, FederationError, MismatchError
 from fedgram.federation.protocol import Exchange, Phase, Total
 from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
 from fedgram.federation.step import Reply, Step, step_name
 
-_ROOM = 8  # an answer may be so many times as large as that of one sample, whose numbers are small
+_ROOM = 8  # limit of an answer, in sizes of the reply for one sample, whose numbers are small
 _LEAST_ROOM = 1 << 20
 
 
 class RemoteFederation:
-    """A federation whose members answer by letter; sums are made as answers come.
+    """A federation of remote sites; answers are added in the order of their arrival.
 
     Parameters
     ----------
-    post
-        Sends and receives.
+    collector
+        Sends requests and receives answers.
     names
-        The members.
+        Names of the sites.
     terms
-        What they have agreed to.
-    journal
-        Where finished exchanges are written down, so that a restarted server goes on.
+        The terms of the run.
+    replay_log
+        Records finished exchanges, so that a restarted server continues.
     members
-        Gives where contributions of a kind are kept one by one, if they are.
+        Returns the stored contributions with a digest of their kind; None without a ledger.
     private
-        Refuse `gather`, and score by sums.
+        Refuse `gather`, and omit the digests of models from scores.
     on_ask
         Called after each exchange with its record.
     """
 
     def __init__(
         self,
-        post: Collector,
+        collector: Collector,
         names: Iterable[str],
         terms: Terms,
-        journal: ReplayLog,
+        replay_log: ReplayLog,
         *,
         members: Callable[[str], Contributions] | None = None,
         private: bool = False,
         on_ask: Callable[[Exchange], None] | None = None,
     ) -> None:
-        self._post = post
+        self._collector = collector
         self._names = sorted(names)
         self._terms = terms
-        self._journal = journal
+        self._replay_log = replay_log
         self._members = members
         self._private = private
         self._on_ask = on_ask
         self._asked = self._serial = 0
-        self._held: dict[str, tuple[Held, ...]] = {}  # what sites were not asked for, by name
+        self._totals = Totals()
         self.asks: list[Exchange] = []
 
     @property
@@ -92,6 +92,10 @@ class RemoteFederation:
         return self._private
 
     @property
+    def contributors(self) -> Sequence[str]:
+        return self._totals.contributors
+
+    @property
     def rng(self) -> np.random.Generator:
         return server_rng(self._terms.seed, self._asked)
 
@@ -101,11 +105,13 @@ class RemoteFederation:
         names = self._begin(step, clients)
         like = self._example(step, broadcast)
         if self._members and self._kept(like, broadcast, clients):
-            # A step that gives statistics asks for their total.
             kept = self._collected(self._members, step, like)
+            self._totals.summed(step, broadcast, kept.names)
             return kept.total(self._terms.classes)  # type: ignore[return-value]
-        total: Total = self._summed(step_name(step), broadcast, names, like)
-        return total
+        summed: Total
+        summed, contributors = self._summed(step_name(step), broadcast, names, like)
+        self._totals.summed(step, broadcast, contributors)
+        return summed
 
     def gather(
         self, step: Step[Reply], broadcast: Any = None, *, clients: Iterable[str] | None = None
@@ -115,11 +121,11 @@ class RemoteFederation:
         names = self._begin(step, clients)
         like = self._example(step, broadcast)
         if self._members and self._kept(like, broadcast, clients):
-            each = self._collected(self._members, step, like).each(self._terms.classes)
-            yield from each  # type: ignore[misc]
-            return
-        requests = self._requests(step_name(step), broadcast, names)
-        yield from self._gathered("train", step_name(step), requests, like)
+            replies: Any = self._collected(self._members, step, like).each(self._terms.classes)
+        else:
+            requests = self._requests(step_name(step), broadcast, names)
+            replies = self._gathered("train", step_name(step), requests, like)
+        yield from self._totals.gathered(step, broadcast, replies)
 
     def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore]]:
         """Yield the score of each site, without its model's digest if the federation is private."""
@@ -127,17 +133,17 @@ class RemoteFederation:
         requests = self._parts(
             "score", shared, lambda part: ScoreRequest(part=part, round=step.round, best=step.best)
         )
-        like = SiteScore(sums=self._nobody(), model_digest="")
+        like = SiteScore(sums=self._zero_scores(), model_digest="")
         for name, found in self._gathered("score", "score", requests, like):
             yield name, SiteScore(sums=found.sums) if self._private else found
 
     def deliver(self, shared: Any, round_: int) -> None:
-        """Hand every site the final result; one that is away gets it from the next run."""
+        """Send every site the final result; a site that is not connected gets the next one."""
         self._serial += 1
         requests = self._parts("deliver", shared, lambda part: Delivery(part=part, round=round_))
         count = Count()
-        with suppress(FederationError):  # who did not get it is in the notes
-            for received in self._post.ask(requests, limit=_LEAST_ROOM):
+        with suppress(FederationError):  # the notes list the sites that did not get it
+            for received in self._collector.ask(requests, limit=_LEAST_ROOM):
                 count.add(received.cost)
         self._note(count.ask("deliver", "deliver"))
 
@@ -149,98 +155,89 @@ class RemoteFederation:
     def _example(self, step: Callable[..., Any], broadcast: Any) -> Any:
         return example(step, broadcast, self._terms.space, self._terms.classes)
 
-    def _mark(self, step: Callable[..., Any], state: dict[str, Any] | None = None) -> str:
-        """Return what tells contributions apart that must not be added: what one sample gives.
-
-        What the step remembers is put into `state`.
-        """
-        return codec.digest(example(step, None, self._terms.space, ("one", "two"), state))
+    def _mark(self, step: Callable[..., Any]) -> str:
+        """Return the digest of a step's reply for one sample: replies of equal digests add."""
+        return codec.digest(example(step, None, self._terms.space, ("one", "two")))
 
     def _parts(
         self, kind: RequestKind, shared: Any, about_part: Callable[[Any], Any]
     ) -> dict[str, bytes]:
-        """Return every site's request about its part of a shared result, most often the same."""
-        made: dict[tuple[int, tuple[Held, ...]], bytes] = {}
+        """Return each site's request with its part of a shared result, often the same part."""
+        made: dict[tuple[int, frozenset[str]], bytes] = {}
         requests = {}
         for name in self._names:
-            part, held = part_for(shared, name), self._held.get(name, ())
-            if (id(part), held) not in made:
-                made[id(part), held] = self._request(kind, kind, about_part(part), held)
-            requests[name] = made[id(part), held]
+            part, totals = part_for(shared, name), self._totals.of(name)
+            if (id(part), totals) not in made:
+                made[id(part), totals] = self._request(kind, kind, about_part(part), totals)
+            requests[name] = made[id(part), totals]
         return requests
 
     def _requests(self, step: str, broadcast: Any, names: Iterable[str]) -> dict[str, bytes]:
-        """Return every site's request to do a step, the same for those who were asked alike."""
-        held = {name: self._held.get(name, ()) for name in names}
-        made = {each: self._request("step", step, broadcast, each) for each in set(held.values())}
-        return {name: made[each] for name, each in held.items()}
+        """Return each site's request to run a step; sites in the same totals share one."""
+        totals = {name: self._totals.of(name) for name in names}
+        made = {each: self._request("step", step, broadcast, each) for each in {*totals.values()}}
+        return {name: made[each] for name, each in totals.items()}
 
-    def _nobody(self) -> ScoreSums:
-        """Return the form that scores have."""
-        nobody = Tally.of(np.zeros(0), Labels(np.zeros(0, np.int64), self._terms.classes))
-        return ScoreSums(tally=nobody, valid=nobody)
+    def _zero_scores(self) -> ScoreSums:
+        """Return zero scores, with the layout that all scores have."""
+        zero = Tally.of(np.zeros(0), Labels(np.zeros(0, np.int64), self._terms.classes))
+        return ScoreSums(tally=zero, valid=zero)
 
     def _kept(self, like: Any, broadcast: Any, clients: Iterable[str] | None) -> bool:
-        """Whether contributions of this kind are kept one by one: sums of the samples alone."""
+        """Whether the ledger stores these replies: they depend on the samples alone."""
         alone = broadcast is None and clients is None
         return alone and isinstance(like, Statistics) and like.space.exact
 
     def _collected(
         self, members: Callable[[str], Contributions], step: Callable[..., Any], like: Any
     ) -> Contributions:
-        """Ask those whose contribution is not kept yet, and keep each before the next is read."""
-        state: dict[str, Any] = {}
-        kept, count = members(self._mark(step, state)), Count()
+        """Request missing contributions, and store each before the next one is read."""
+        kept, count = members(self._mark(step)), Count()
         missing = kept.missing(self._names)
         requests = self._requests(step_name(step), None, missing)
-        joined = self._journal.begun(self._serial)
+        joined = self._replay_log.begun(self._serial)
         for name, cost in joined.items():
             if name not in missing:  # it joined before a restart
                 count.add(cost)
         present = set(self._names) - set(missing)
-        needed = max(0, self._post.needed(len(self._names)) - len(present))
-        if state:
-            self._hold(present - joined.keys(), step_name(step))
+        needed = max(0, self._collector.needed(len(self._names)) - len(present))
 
         def check(name: str, _: Answer) -> None:
             if reason := kept.refusal(name):
-                raise MismatchError(f"it {reason}")
+                raise MismatchError(f"the site {reason}")
 
         for received in self._answers(requests, like, needed=needed, also=check):
-            self._journal.put(self._serial, received.client, received.cost)
+            self._replay_log.put(self._serial, received.client, received.cost)
             kept.join(received.client, received.answer.value)
             count.add(received.cost)
         self._note(count.ask("train", step_name(step)))
         return kept
 
-    def _hold(self, names: Iterable[str], step: str) -> None:
-        """Tell sites, with all that they are asked later, that they were not asked for this step.
-
-        What it remembers would be missing in their state.
-        """
-        held = Held(serial=self._serial, draw=self._asked, step=step)
-        for name in names:
-            self._held[name] = (*self._held.get(name, ()), held)
-
-    def _summed(self, step: str, broadcast: Any, names: Sequence[str], like: Total) -> Total:
+    def _summed(
+        self, step: str, broadcast: Any, names: Sequence[str], like: Total
+    ) -> tuple[Total, Sequence[str]]:
+        """Return the total and the sites in it."""
         requests = self._requests(step, broadcast, names)
         key = codec.digest(
             [step, {name: request_digest(request) for name, request in requests.items()}]
         )
         if self._replayed(key):
-            replayed: Total = next(value for _, value in self._journal.values(self._serial))
-            return replayed
-        count = Count()
+            replayed = dict(self._replay_log.values(self._serial))
+            return replayed["total"], replayed["names"]
+        count, contributors = Count(), []
         total: Total | None = None
         for received in self._answers(requests, like):
             value = received.answer.value
             total = value if total is None else total + value
+            contributors.append(received.client)
             count.add(received.cost)
         if total is None:
-            raise FederationError(f"nobody answered {step}; the log says why")
-        self._journal.put(self._serial, "total", total)
-        self._close(key, count.ask("train", step), ["total"])
-        return total
+            raise FederationError(f"no site answered {step}; the log has the reasons")
+        contributors.sort()
+        self._replay_log.put(self._serial, "total", total)
+        self._replay_log.put(self._serial, "names", contributors)
+        self._close(key, count.ask("train", step), ["names", "total"])
+        return total, contributors
 
     def _gathered(
         self, phase: Phase, step: str, requests: Mapping[str, bytes], like: Any
@@ -251,11 +248,11 @@ class RemoteFederation:
         if not self._replayed(key):
             count, names = Count(), []
             for received in self._answers(requests, like):
-                self._journal.put(self._serial, received.client, received.answer.value)
+                self._replay_log.put(self._serial, received.client, received.answer.value)
                 names.append(received.client)
                 count.add(received.cost)
             self._close(key, count.ask(phase, step), names)
-        yield from self._journal.values(self._serial)
+        yield from self._replay_log.values(self._serial)
 
     def _answers(
         self,
@@ -265,7 +262,7 @@ class RemoteFederation:
         needed: int | None = None,
         also: Check | None = None,
     ) -> Iterator[Received]:
-        """Yield answers of the right form; they are counted as they come."""
+        """Yield valid answers in the order of their arrival."""
         limit = _LEAST_ROOM + _ROOM * codec.size(like)
 
         def check(name: str, answer: Answer) -> None:
@@ -273,32 +270,36 @@ class RemoteFederation:
             if also:
                 also(name, answer)
 
-        return self._post.ask(requests, needed=needed, check=check, limit=limit)
+        return self._collector.ask(requests, needed=needed, check=check, limit=limit)
 
     def _request(
-        self, kind: RequestKind, step: str, broadcast: Any, held: tuple[Held, ...] = ()
+        self,
+        kind: RequestKind,
+        step: str,
+        broadcast: Any,
+        totals: frozenset[str] = frozenset(),
     ) -> bytes:
         return codec.encode(
             Request(
                 terms=self._terms,
                 kind=kind,
                 serial=self._serial,
-                draw=self._asked,
+                ask_number=self._asked,
                 step=step,
                 broadcast=broadcast,
-                held=held,
+                totals=tuple(sorted(totals)),
             )
         )
 
     def _replayed(self, key: str) -> bool:
-        """Whether this exchange was finished before a restart; then it is only recorded again."""
-        ask = self._journal.ask(self._serial, key)
+        """Whether this exchange was finished before a restart; if so, record it again."""
+        ask = self._replay_log.ask(self._serial, key)
         if ask is not None:
             self._note(ask)
         return ask is not None
 
     def _close(self, key: str, ask: Exchange, names: list[str]) -> None:
-        self._journal.close(self._serial, key, ask, names)
+        self._replay_log.close(self._serial, key, ask, names)
         self._note(ask)
 
     def _note(self, ask: Exchange) -> None:
@@ -308,11 +309,11 @@ class RemoteFederation:
 
 
 def _require_answer(value: Any, like: Any, classes: tuple[str, ...], *, among: int) -> None:
-    """Refuse an answer that is not of this form, or cannot be true."""
+    """Raise for an answer with another layout than `like`, or with impossible values."""
     require_same_schema(value, like)
     if isinstance(value, SiteScore):
         if not isinstance(value.model_digest, str):
-            raise DataError("the digest of its model is none")
+            raise DataError("expected the digest of a model as a string")
         value, like = value.sums, like.sums
         require_same_schema(value, like)
     if isinstance(value, Additive):
@@ -321,7 +322,7 @@ def _require_answer(value: Any, like: Any, classes: tuple[str, ...], *, among: i
 
 @dataclass(kw_only=True)
 class Count:
-    """What an exchange has taken so far: whose answers count, bytes and operations."""
+    """The cost of an exchange so far: number of clients, bytes and FLOPs."""
 
     start: float = field(default_factory=time.perf_counter)
     clients: int = 0
@@ -330,7 +331,7 @@ class Count:
     flops: int = 0
 
     def add(self, cost: Sequence[int], *, counts: bool = True) -> None:
-        """Add the cost of one answer; `counts` unless the client is counted elsewhere."""
+        """Add the cost of one answer; without `counts`, the client is counted elsewhere."""
         up, down, flops = cost
         self.clients += int(counts)
         self.up, self.down, self.flops = self.up + up, self.down + down, self.flops + flops

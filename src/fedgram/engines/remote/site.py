@@ -1,8 +1,8 @@
-"""A site's end of the wire: every request is a letter, and the desk is cleared after each.
+"""A site's side of the protocol. Each request is answered alone; all state is on the site's disk.
 
-A carrier may start a new process for every request, so all that a site remembers is on its disk:
-the method's state, the last answers (a request that comes twice is answered alike and counted
-once), statistics that cost time, and personal models, which never leave.
+A transport may start a new process for every request. The site therefore stores the method's state,
+its last answers (a repeated request gets the same answer, and is counted once), statistics, which
+take time to compute, and personal models, which never leave the site.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from fedgram.engines.remote.site_store import SiteStore
 from fedgram.engines.remote.validation import require_possible
 from fedgram.errors import DataError, FedgramError, MismatchError, PrivacyError
 from fedgram.federation.client import Client, Site
+from fedgram.federation.method import names
 from fedgram.federation.scoring import ScoreTask
 from fedgram.federation.shared import Published
 from fedgram.federation.step import named_step
@@ -41,16 +42,16 @@ from fedgram.runtime import files, flops
 
 @dataclass(frozen=True, kw_only=True)
 class SitePolicy:
-    """What a site agrees to, whoever asks.
+    """The requests that a site accepts, from any server.
 
     Parameters
     ----------
     methods
-        Methods whose steps may run here; none given, all of fedgram's own.
+        Methods whose steps may run here; empty for all methods that come with fedgram.
     secure
-        Send nothing of this site's samples but under masks.
+        Send contributions under masks only.
     samples
-        Take part only with at least so many training samples.
+        Minimum number of training samples with which the site takes part.
     """
 
     methods: tuple[str, ...] = ()
@@ -64,15 +65,15 @@ class SiteEndpoint:
     Parameters
     ----------
     name
-        Of the site.
+        Name of the site.
     site
-        Gives the site's samples on its grid; called when they are needed.
+        Returns the site's samples on its grid; called when they are needed.
     grid
         Settings of that grid.
     folder
-        Where the site keeps what it must remember.
+        Folder for the site's state.
     accept
-        What it agrees to.
+        Requests that the site accepts.
     """
 
     def __init__(
@@ -91,66 +92,73 @@ class SiteEndpoint:
         self._accept = accept
 
     def answer(self, content: bytes) -> bytes:
-        """Return the answer to a request, or why there is none: nothing is ever raised."""
+        """Return the answer to a request, or a refusal with its reason; nothing is raised."""
         to = request_digest(content)
         try:
             request = read_request(content)
             self._agree(request.terms)
-            cabinet = SiteStore(self._folder, request.terms.run)
-            known = cabinet.answer(request.serial, request.kind, to)
-            return known or self._answered(request, to, cabinet)
+            store = SiteStore(self._folder, request.terms.run)
+            known = store.answer(request.serial, request.kind, to)
+            return known or self._answered(request, to, store)
         except FedgramError as error:
             return self._refusal(to, error, str(error))
-        except Exception as error:  # a site that falls silent helps nobody
+        except Exception as error:  # the server learns the reason instead of waiting
             return self._refusal(to, error, f"{type(error).__name__}: {error}")
 
     def _refusal(self, to: str, error: Exception, text: str) -> bytes:
         return codec.encode(
-            Refusal(client=self._name, about=to, error=type(error).__name__, text=text)
+            Refusal(client=self._name, request_digest=to, error=type(error).__name__, text=text)
         )
 
-    def _answered(self, request: Request, to: str, cabinet: SiteStore) -> bytes:
+    def _answered(self, request: Request, to: str, store: SiteStore) -> bytes:
         before = flops.total()
-        value, keep = self._value(request, cabinet)
+        value, keep = self._value(request, store)
         operations = flops.total() - before
-        answer = codec.encode(Answer(client=self._name, about=to, value=value, flops=operations))
+        answer = codec.encode(
+            Answer(client=self._name, request_digest=to, value=value, flops=operations)
+        )
         keep()
         if request.kind != "greet":
-            cabinet.keep_answer(request.serial, request.kind, to, answer)
+            store.keep_answer(request.serial, request.kind, to, answer)
         return answer
 
-    def _value(self, request: Request, cabinet: SiteStore) -> Kept:
-        """Return the value of the answer, and what to keep once it is certain."""
+    def _value(self, request: Request, store: SiteStore) -> Kept:
+        """Return the value of the answer, and a function that stores what the site must keep."""
         terms = request.terms
         if request.kind == "greet":
             return self._greeting(terms), nothing
         if request.kind == "step":
             if terms.secure:
-                raise PrivacyError(f"{request.step} was asked for in the open, in a secure run")
-            return self._step(request, self._ready(self._site(), request, cabinet), cabinet)
+                raise PrivacyError(f"{request.step} was requested without masks, in a secure run")
+            return self._step(request, self._ready(self._permitted(), request, store), store)
         if request.kind == "score" and not terms.secure:
-            return self._evaluated(request, cabinet), nothing
+            return self._evaluated(request, store), nothing
         if request.kind == "deliver":
-            self._receive(request, cabinet)
+            self._receive(request, store)
             return None, nothing
         if not terms.secure:
-            raise MismatchError(f"{request.kind} belongs to secure sums, and this run has none")
+            raise MismatchError(
+                f"{request.kind} is a round of a secure sum, and this run is not secure"
+            )
         return masked_answer(
-            request, cabinet, name=self._name, step=lambda asked: self._masked(asked, cabinet)
+            request, store, name=self._name, step=lambda asked: self._masked(asked, store)
         )
 
-    def _masked(self, request: Request, cabinet: SiteStore) -> Kept:
+    def _masked(self, request: Request, store: SiteStore) -> Kept:
         if isinstance(request.broadcast, ScoreRequest):
-            return self._evaluated(request, cabinet).sums, nothing
-        return self._step(request, self._ready(self._site(), request, cabinet), cabinet)
+            return self._evaluated(request, store).sums, nothing
+        return self._step(request, self._ready(self._permitted(), request, store), store)
 
     def _agree(self, terms: Terms) -> None:
-        """Refuse a server that means something else than this site, saying what."""
+        """Raise if the terms of a server differ from those of this site."""
         own = version("fedgram")
         if terms.version != own:
             raise MismatchError(
-                f"the server runs fedgram {terms.version}, this site {own}; install the same"
+                f"the server runs fedgram {terms.version}, this site {own}; use one version"
             )
+        if terms.method not in names():  # it becomes the name of files, and of a module
+            shown = str(terms.method)[:100]
+            raise DataError(f"method {shown!r} is not known; sites run the methods of fedgram only")
         if self._accept.methods and terms.method not in self._accept.methods:
             accepted = ", ".join(self._accept.methods)
             raise PrivacyError(f"method {terms.method} may not run here; accepted: {accepted}")
@@ -159,14 +167,19 @@ class SiteEndpoint:
         if terms.grid != self._grid:
             raise MismatchError(
                 f"the server's grid is {_shown(terms.grid)}, this site's {_shown(self._grid)}; "
-                "use the same"
+                "use the same grid"
             )
 
-    def _greeting(self, terms: Terms) -> Greeting:
+    def _permitted(self) -> Site:
+        """Return the samples, if there are enough of them; no request reads them in another way."""
         site = self._site()
-        samples = len(site.train) + len(site.valid)
-        if samples < self._accept.samples:
+        if len(site.train) + len(site.valid) < self._accept.samples:
             raise PrivacyError(f"this site has fewer than {self._accept.samples} samples")
+        return site
+
+    def _greeting(self, terms: Terms) -> Greeting:
+        site = self._permitted()
+        samples = len(site.train) + len(site.valid)
         space, classes = site.train.features.space, site.train.labels.classes
         if terms.secure:
             return Greeting(space=space, classes=classes)
@@ -177,13 +190,13 @@ class SiteEndpoint:
             fingerprint=fingerprint(site, reserve_valid=terms.reserve_valid),
         )
 
-    def _ready(self, site: Site, request: Request, cabinet: SiteStore) -> Site:
-        """Return the site under the agreed class list, with its state before this exchange."""
+    def _ready(self, site: Site, request: Request, store: SiteStore) -> Site:
+        """Return the site with the agreed class list, and its state before this exchange."""
         own, terms = site.train.features.space, request.terms
         if own != terms.space:
             raise MismatchError(
-                f"the federation's features are others than this site's: "
-                f"{terms.space.difference(own) if terms.space != NO_SPACE else 'none agreed'}; "
+                f"the features of this site differ from those of the federation: "
+                f"{terms.space.difference(own) if terms.space != NO_SPACE else 'no space yet'}; "
                 "use the same backbone, grid and lift"
             )
         site = replace(
@@ -194,73 +207,61 @@ class SiteEndpoint:
             test=relabel(site.test, terms.classes),
             reserve_valid=terms.reserve_valid,
         )
-        self._catch_up(request, site, cabinet)
-        return replace(site, state=cabinet.state(before=request.serial))
+        return replace(site, state=store.state(before=request.serial))
 
-    def _catch_up(self, request: Request, site: Site, cabinet: SiteStore) -> None:
-        """Do the steps that the server holds the answers of: what they remember is missing here."""
-        for held in request.held:
-            if held.serial > cabinet.last_state(before=request.serial):
-                missed = Request(
-                    terms=request.terms,
-                    kind="step",
-                    serial=held.serial,
-                    draw=held.draw,
-                    step=held.step,
-                )
-                state = cabinet.state(before=held.serial)
-                _, keep = self._step(missed, replace(site, state=state), cabinet)
-                keep()
-
-    def _step(self, request: Request, site: Site, cabinet: SiteStore) -> Kept:
-        """Run a named step of the method; its state moves on with the answer, or not at all."""
+    def _step(self, request: Request, site: Site, store: SiteStore) -> Kept:
+        """Run a step of the method; its state is stored together with the answer."""
         terms = request.terms
         step = named_step(terms.make(), request.step)
         state, known = site.state, ""
         if request.broadcast is None and not state:
             known = _digest(request, fingerprint(site, reserve_valid=terms.reserve_valid))
-        if known and (found := cabinet.statistics(known)) is not None:
+        if known and (found := store.statistics(known)) is not None:
             value, state = found
             known = ""
         else:
-            rng = client_rng(terms.seed, self._name, request.draw)
-            value = step(site.client(rng), request.broadcast)
+            rng = client_rng(terms.seed, self._name, request.ask_number)
+            client = site.client(rng, totals=frozenset(request.totals))
+            value = step(client, request.broadcast)
         if _holds_samples(value):
-            raise PrivacyError(f"{request.step} would send samples, and they never leave a site")
-        require_possible(value, value, classes=terms.classes)  # under masks nobody else can
+            raise PrivacyError(f"{request.step} would send samples; samples never leave a site")
+        require_possible(
+            value, value, classes=terms.classes
+        )  # the server cannot check masked values
 
         def keep() -> None:
             if state:
-                cabinet.keep_state(request.serial, state)
+                store.keep_state(request.serial, state)
             if known:
-                cabinet.keep_statistics(known, value, state)
+                store.keep_statistics(known, value, state)
 
         return value, keep
 
-    def _evaluated(self, request: Request, cabinet: SiteStore) -> Any:
-        """Personalize and score; the model stays here, under the number of its round."""
+    def _evaluated(self, request: Request, store: SiteStore) -> Any:
+        """Personalize and score; the model stays here, stored by the number of its round."""
         terms, scoring = request.terms, request.broadcast
         task = ScoreTask(
             method=terms.make(),
             metrics=terms.metrics,
             kept_valid=terms.kept_valid,
-            keep=lambda _, model: cabinet.keep_model(scoring.round, model, best=scoring.best),
+            keep=lambda _, model: store.keep_model(scoring.round, model, best=scoring.best),
         )
-        site = self._ready(self._site(), request, cabinet)
-        return task(site, self._onlooker(site, terms), scoring.part)
+        site = self._ready(self._permitted(), request, store)
+        return task(site, self._scoring_client(site, request), scoring.part)
 
-    def _onlooker(self, site: Site, terms: Terms) -> Client:
-        """Return the client that makes a model of its own, and changes nothing."""
-        return site.client(client_rng(terms.seed, self._name, SCORING), frozen=True)
+    def _scoring_client(self, site: Site, request: Request) -> Client:
+        """Return a client with read-only state, for scoring."""
+        rng = client_rng(request.terms.seed, self._name, SCORING)
+        return site.client(rng, frozen=True, totals=frozenset(request.totals))
 
-    def _receive(self, request: Request, cabinet: SiteStore) -> None:
-        """Keep the final model with its card, and what was shared, and clear the rest."""
+    def _receive(self, request: Request, store: SiteStore) -> None:
+        """Store the final model, its card and the shared result, and delete the rest of the run."""
         terms, delivery = request.terms, request.broadcast
         if not isinstance(delivery, Delivery):
-            raise DataError("a delivery without content")
-        site, model = self._site(), cabinet.model(delivery.round)
-        if model is None:  # this site was away when the round was scored
-            client = self._onlooker(self._ready(site, request, cabinet), terms)
+            raise DataError("a delivery without content; install the same fedgram as the server")
+        site, model = self._permitted(), store.model(delivery.round)
+        if model is None:  # this site was not connected when the round was scored
+            client = self._scoring_client(self._ready(site, request, store), request)
             model = terms.make().personalize(client, delivery.part)
         folder = self._folder.parent / "models"
         published = Published(method=terms.method, settings=terms.settings, shared=delivery.part)
@@ -277,22 +278,23 @@ class SiteEndpoint:
             "run": terms.run,
             "model_digest": codec.digest(model),
         }
-        cabinet.keep_model(delivery.round, model, best=delivery.round)
-        codec.save(folder / f"{terms.method}.safetensors", model)
-        codec.save(folder / f"{terms.method}-shared.safetensors", published)
-        files.write(folder / f"{terms.method}.json", json.dumps(card, indent=2) + "\n")
-        cabinet.clear(delivery.round)
+        store.keep_model(delivery.round, model, best=delivery.round)
+        codec.save(folder / f"{terms.method}.safetensors", model, private=True)
+        codec.save(folder / f"{terms.method}-shared.safetensors", published, private=True)
+        card_text = json.dumps(card, indent=2) + "\n"
+        files.write(folder / f"{terms.method}.json", card_text, private=True)
+        store.clear(delivery.round)
 
 
 def relabel(samples: Samples, classes: tuple[str, ...]) -> Samples:
-    """Return samples with their labels under another class list."""
+    """Return samples whose labels have another class list."""
     if samples.labels.classes == classes:
         return samples
     return replace(samples, labels=samples.labels.relabel(classes))
 
 
 def _holds_samples(value: Any) -> bool:
-    """Whether a value has samples anywhere in it."""
+    """Whether a value contains samples, at any depth."""
     if isinstance(value, Samples | Features | Labels):
         return True
     if is_dataclass(value) and not isinstance(value, type):
@@ -303,15 +305,22 @@ def _holds_samples(value: Any) -> bool:
 
 
 def fingerprint(site: Site, *, reserve_valid: bool) -> str:
-    """Return the digest of the samples that a step sees, whatever their class codes."""
+    """Return the digest of the samples that a step sees; it does not depend on class codes."""
     classes = tuple(sorted(site.train.labels.classes))
     return codec.digest([relabel(site.train, classes), relabel(site.valid, classes), reserve_valid])
 
 
 def _digest(request: Request, fingerprint: str) -> str:
-    """Return what decides the answer to a step without broadcast and without state."""
+    """Return the digest of all that an answer without broadcast and state depends on."""
     terms = request.terms
-    asked = [terms.version, terms.method, terms.settings, request.step, terms.seed, request.draw]
+    asked = [
+        terms.version,
+        terms.method,
+        terms.settings,
+        request.step,
+        terms.seed,
+        request.ask_number,
+    ]
     return codec.digest([*asked, list(terms.classes), fingerprint])
 
 

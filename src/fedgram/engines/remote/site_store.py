@@ -1,4 +1,4 @@
-"""What a site remembers of a run, on its own disk: each file is whole or not there."""
+"""A site's state on its own disk. Each file is complete or absent."""
 
 from __future__ import annotations
 
@@ -11,73 +11,73 @@ from fedgram.core import codec
 from fedgram.errors import DataError
 from fedgram.runtime import files
 
-_KEPT = 2  # answers and states of so many exchanges: the server may ask for the last one again
-_DIGEST = 64  # letters
+_KEPT = 2  # exchanges whose answers are stored: the server may repeat the last request
+_DIGEST = 64  # characters
 
 
 class SiteStore:
-    """A run's drawer: states, answers and models by number; and statistics, which outlive runs.
+    """States, answers and models of one run, by number; and statistics, which outlive runs.
 
     Examples
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     cabinet = SiteStore(Path(folder), "0a1b2c3d")
-    ...     cabinet.keep_state(3, {"seen": 1})
-    ...     cabinet.state(before=3), cabinet.state(before=4)
+    ...     store = SiteStore(Path(folder), "0a1b2c3d")
+    ...     store.keep_state(3, {"seen": 1})
+    ...     store.state(before=3), store.state(before=4)
     ({}, {'seen': 1})
     """
 
     def __init__(self, folder: Path, run: str) -> None:
         if not re.fullmatch("[0-9a-f]{8,64}", run):  # it becomes the name of a folder
-            raise DataError(f"{run!r} is no name of a run")
+            raise DataError(f"{run!r} is not the name of a run")
         self._statistics = folder / "statistics"
         self._run = folder / "runs" / run
 
-    def answer(self, serial: int, kind: str, about: str) -> bytes | None:
-        """Return the answer that was given to this very request."""
+    def answer(self, serial: int, kind: str, request_digest: str) -> bytes | None:
+        """Return the stored answer to this request; None if there is none."""
         path = self._run / f"answer-{serial}-{kind}"
         if not path.is_file():
             return None
         content = path.read_bytes()
-        return content[_DIGEST:] if content[:_DIGEST] == about.encode() else None
+        return content[_DIGEST:] if content[:_DIGEST] == request_digest.encode() else None
 
-    def keep_answer(self, serial: int, kind: str, about: str, answer: bytes) -> None:
-        """Keep an answer; what came long before it is not asked for again."""
-        self._write(f"answer-{serial}-{kind}", about.encode() + answer)
+    def keep_answer(self, serial: int, kind: str, request_digest: str, answer: bytes) -> None:
+        """Store an answer, and delete those of early exchanges, which are not requested again."""
+        self._write(f"answer-{serial}-{kind}", request_digest.encode() + answer)
         self._tidy("answer-*", serial - _KEPT)
 
     def last_state(self, *, before: int) -> int:
-        """Return the number of the exchange that left the state, 0 where none has."""
+        """Return the number of the exchange that stored the last state; 0 if there is none."""
         return max((n for n in self._numbers("state-*") if n < before), default=0)
 
     def state(self, *, before: int) -> MutableMapping[str, Any]:
-        """Return the state that the exchange of this number begins with."""
+        """Return the state at the start of the exchange with this number."""
         number = self.last_state(before=before)
         state: dict[str, Any] = codec.load(self._run / f"state-{number}") if number else {}
         return state
 
     def keep_state(self, serial: int, state: MutableMapping[str, Any]) -> None:
-        """Keep the state that an exchange has ended with."""
+        """Store the state at the end of an exchange."""
         self._write(f"state-{serial}", codec.encode(dict(state)))
         earlier = sorted(n for n in self._numbers("state-*") if n < serial)
         for number in earlier[:-1]:
             self._remove(f"state-{number}")
 
     def model(self, round_: int) -> Any:
-        """Return the model of a scored round, None where it is not here."""
+        """Return the model of a scored round; None if it is not stored."""
         path = self._run / f"model-{round_}"
         return codec.load(path) if path.is_file() else None
 
     def keep_model(self, round_: int, model: Any, *, best: int) -> None:
-        """Keep the model of a round, and of the others only that of the best one."""
+        """Store the model of a round; of the others only that of the best round stays."""
         self._write(f"model-{round_}", codec.encode(model))
         for number in self._numbers("model-*"):
             if number not in (round_, best):
                 self._remove(f"model-{number}")
 
     def party(self, session: str) -> dict[str, Any] | None:
-        """Return this side of a secure sum, as it was kept."""
+        """Return the stored state of this site in a secure sum."""
         path = self._party(session)
         if not path.is_file():
             return None
@@ -85,11 +85,11 @@ class SiteStore:
         return kept
 
     def keep_party(self, session: str, party: dict[str, Any]) -> None:
-        """Keep this side of a secure sum; an empty one when its secrets are spent."""
+        """Store the state of this site in a secure sum; empty once its secrets are used."""
         self._write(self._party(session).name, codec.encode(party))
 
     def statistics(self, known: str) -> tuple[Any, dict[str, Any]] | None:
-        """Return what a step without broadcast gave for the same samples and settings, and left."""
+        """Return the stored reply of a step without broadcast, and the state after it."""
         path = self._statistics / known
         if not path.is_file():
             return None
@@ -97,26 +97,24 @@ class SiteStore:
         return kept["value"], kept["state"]
 
     def keep_statistics(self, known: str, value: Any, state: Mapping[str, Any]) -> None:
-        """Keep what a step without broadcast gave and left; other settings have other names."""
-        codec.save(self._statistics / known, {"value": value, "state": dict(state)})
+        """Store the reply of a step without broadcast, and the state after it."""
+        codec.save(self._statistics / known, {"value": value, "state": dict(state)}, private=True)
 
     def clear(self, round_: int) -> None:
-        """Keep nothing of the run but its last answers and the final model: both may be wanted."""
+        """Delete the files of the run, except its last answers and the final model."""
         for path in self._run.glob("*"):
-            if path.name.startswith("party-"):  # no session is ever begun twice
+            if path.name.startswith("party-"):  # an empty state: no session starts twice
                 self._write(path.name, codec.encode({}))
             elif not path.name.startswith("answer-") and path.name != f"model-{round_}":
                 self._remove(path.name)
 
     def _party(self, session: str) -> Path:
         if not re.fullmatch("[0-9a-f]{64}", session):
-            raise DataError("that is no name of a secure session")
+            raise DataError("not the name of a secure session")
         return self._run / f"party-{session}"
 
     def _write(self, name: str, content: bytes) -> None:
-        if not self._run.is_dir():  # models and secrets are nobody else's business
-            self._run.mkdir(parents=True, mode=0o700, exist_ok=True)
-        files.write(self._run / name, content)
+        files.write(self._run / name, content, private=True)
 
     def _numbers(self, pattern: str) -> list[int]:
         return [int(p.name.split("-")[1]) for p in self._run.glob(pattern) if "." not in p.name]

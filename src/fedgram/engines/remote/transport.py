@@ -1,4 +1,4 @@
-"""What must carry the messages: Flower, or anything that can reach sites by number."""
+"""The interface of a transport: Flower, or anything else that reaches sites by number."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Protocol
 
 
 class Transport(Protocol):
-    """Sends requests to nodes and brings back what they answer, in any order, or not at all."""
+    """Sends requests to nodes and returns their answers, in any order; answers may be lost."""
 
     def nodes(self) -> Collection[int]:
-        """Return the nodes that are there now."""
+        """Return the connected nodes."""
 
     def send(self, node: int, request: bytes, *, patience: float) -> str:
-        """Send a request that is of use for so many seconds; return a ticket for its answer."""
+        """Send a request that is valid for `patience` seconds; return a ticket for its answer."""
 
     def receive(self, tickets: Collection[str]) -> Iterator[tuple[str, bytes | str]]:
-        """Yield, one at a time, what has come for some tickets: bytes, or why there are none."""
+        """Yield the answers for some tickets so far: bytes, or the reason of a failure."""
 
     def wait(self, seconds: float) -> None:
-        """Let time pass until more may have come, this long at most."""
+        """Wait for more answers, at most for this time."""
 
     def now(self) -> float:
-        """Return a clock in seconds."""
+        """Return the time in seconds, from any origin."""

@@ -1,1 +1,1 @@
-"""Whole tables of runs: a product of data sets, partitions, clients, seeds and methods."""
+"""Studies: tables of runs over the product of data sets, partitions, clients, seeds and methods."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fedgram.data.plan import PARTITIONS
 from fedgram.errors import ConfigError
 from fedgram.experiments import config
+from fedgram.experiments.partition_summary import STRENGTHS, partition_name
 from fedgram.federation.method import find_method, names, parameters
 from fedgram.runtime.settings import propose
 
@@ -19,12 +20,6 @@ RUN_TABLES = tuple(
     for field in fields(config.Config)
     if field.name not in ("methods", "method", "every")
 )
-_STRENGTHS = {
-    "dirichlet": "dirichlet",
-    "quantity": "dirichlet",
-    "shards": "shards",
-    "classes": "classes_per_client",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +32,7 @@ class AxisValue:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodRow:
-    """One row: a method under a name of its own, with parameters that nothing else changes."""
+    """One row: a method with its own row name and fixed parameters."""
 
     name: str
     method: str
@@ -62,7 +57,7 @@ class Sweep:
         return self.parameter.split(".")
 
     def moves(self, entry: MethodRow) -> bool:
-        """Tell whether a row changes with the parameter; else it is constant."""
+        """Return whether a row changes with the parameter; otherwise it is constant."""
         head = self.path[0]
         return head in RUN_TABLES or (head in entry.takes() and not self._fixed(entry))
 
@@ -81,7 +76,7 @@ def datasets(value: Any) -> tuple[AxisValue, ...]:
     for item in as_list(value, where):
         table = dict(as_table({"source": item} if isinstance(item, str) else item, where))
         if "source" not in table:
-            raise ConfigError(f"{where} = {item!r}: a source is wanted, such as source = 'digits'")
+            raise ConfigError(f"{where} = {item!r}: expected a source, such as source = 'digits'")
         source = as_text(table["source"], f"{where}.source")
         name = as_text(table.pop("name", Path(source).stem), f"{where}.name")
         choices.append(AxisValue(name=name, settings=_brought(table, where, "source")))
@@ -96,7 +91,7 @@ def partitions(value: Any, data: Mapping[str, Any]) -> tuple[AxisValue, ...]:
         name = table.pop("name", None)
         settings = _brought(table, where)
         if name is None:
-            name = _partition_name({**data, **settings["data"]})
+            name = partition_name({**asdict(config.Data()), **data, **settings["data"]})
         choices.append(AxisValue(name=as_text(name, f"{where}.name"), settings=settings))
     return _unique(choices, where)
 
@@ -106,16 +101,16 @@ def clients(value: Any) -> tuple[int | None, ...]:
     if value is None:
         return (None,)
     numbers = as_list(value, "table.clients")
-    if not all(_whole(number) for number in numbers):
-        raise ConfigError(f"table.clients = {value!r}: whole numbers are wanted, such as [50, 100]")
+    if not all(_is_count(number) for number in numbers):
+        raise ConfigError(f"table.clients = {value!r}: expected integers, such as [50, 100]")
     return tuple(dict.fromkeys(numbers))
 
 
 def seeds(value: Any) -> tuple[int, ...]:
     """Return the seeds: a list of them, or how many."""
-    numbers = list(range(value)) if _whole(value) else value
-    if not isinstance(numbers, list) or not numbers or not all(_whole(n) for n in numbers):
-        raise ConfigError(f"table.seeds = {value!r}: a number of seeds, or a list, is wanted")
+    numbers = list(range(value)) if _is_count(value) else value
+    if not isinstance(numbers, list) or not numbers or not all(_is_count(n) for n in numbers):
+        raise ConfigError(f"table.seeds = {value!r}: expected a number of seeds or a list of seeds")
     return tuple(dict.fromkeys(numbers))
 
 
@@ -125,7 +120,7 @@ def entries(value: Any) -> tuple[MethodRow, ...]:
     for item in as_list(value, where):
         table = dict(as_table({"method": item} if isinstance(item, str) else item, where))
         if "method" not in table:
-            raise ConfigError(f"{where}: {item!r} names no method; write method = 'afl'")
+            raise ConfigError(f"{where}: {item!r} has no method; write method = 'afl'")
         method = as_text(table.pop("method"), f"{where}.method")
         name = as_text(table.pop("name", Path(method).stem), f"{where}.name")
         rows.append(MethodRow(name=name, method=method, settings=table))
@@ -139,11 +134,11 @@ def entries(value: Any) -> tuple[MethodRow, ...]:
     return _unique(rows, where)
 
 
-def chosen(listed: Any, wanted: Iterable[str]) -> list[Any]:
+def chosen(listed: Any, requested: Iterable[str]) -> list[Any]:
     """Return the listed rows of these names, and a method that is not listed by itself."""
     rows = listed if isinstance(listed, list) else []
     by_name = {_row_name(row): row for row in rows}
-    return [by_name.get(name, name) for name in wanted]
+    return [by_name.get(name, name) for name in requested]
 
 
 def sweeps(value: Any) -> tuple[Sweep, ...]:
@@ -153,20 +148,20 @@ def sweeps(value: Any) -> tuple[Sweep, ...]:
         table = as_table(item, "sweep")
         known(table, ("parameter", "values", "name"), "sweep.")
         if "parameter" not in table or "values" not in table:
-            raise ConfigError("sweep: a parameter and its values are wanted")
+            raise ConfigError("sweep: expected a parameter and its values")
         parameter = as_text(table["parameter"], "sweep.parameter")
         if parameter in ("data.source", "data.seed", "engine.seed"):
             raise ConfigError(f"sweep.parameter = {parameter!r}: use table.datasets or table.seeds")
         values = as_list(table["values"], "sweep.values")
         if not all(isinstance(value, str | int | float) for value in values):
-            raise ConfigError(f"sweep.values = {values}: numbers or texts are wanted")
+            raise ConfigError(f"sweep.values = {values}: expected numbers or texts")
         name = as_text(table.get("name", parameter), "sweep.name")
         found.append(Sweep(parameter=parameter, values=tuple(dict.fromkeys(values)), name=name))
     return tuple(found)
 
 
 def known(table: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
-    """Refuse keys that are none, with a proposal."""
+    """Raise ConfigError for an unknown key, with the nearest known one."""
     keys = list(keys)
     for key in table:
         if key not in keys:
@@ -177,7 +172,7 @@ def as_list(value: Any, where: str, *, empty: bool = False) -> list[Any]:
     """Return a list as it is, and anything else as a list of one."""
     items = value if isinstance(value, list) else [value]
     if not items and not empty:
-        raise ConfigError(f"{where}: at least one is wanted")
+        raise ConfigError(f"{where}: expected at least one value")
     return items
 
 
@@ -186,21 +181,21 @@ def words(value: Any, allowed: Iterable[str], where: str) -> tuple[str, ...]:
     allowed = list(allowed)
     for word in as_list(value, where, empty=True):
         if word not in allowed:
-            raise ConfigError(f"{where}: {word!r} is not known; {propose(str(word), allowed)}")
+            raise ConfigError(f"{where}: unknown {word!r}; {propose(str(word), allowed)}")
     return tuple(dict.fromkeys(as_list(value, where, empty=True)))
 
 
 def as_table(value: Any, where: str) -> Mapping[str, Any]:
     """Return a table, refuse anything else."""
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where} = {value!r}: a table is wanted, such as {where}.key = value")
+        raise ConfigError(f"{where} = {value!r}: expected a table, such as {where}.key = value")
     return value
 
 
 def as_text(value: Any, where: str) -> str:
     """Return a text of one line with something in it, refuse anything else."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ConfigError(f"{where} = {value!r}: a text of one line is wanted")
+        raise ConfigError(f"{where} = {value!r}: expected a text of one line")
     return value
 
 
@@ -213,29 +208,21 @@ def _partition(text: str) -> dict[str, Any]:
     kind, strength = found.groups() if found else (text, None)
     if kind not in PARTITIONS:
         hint = propose(kind, PARTITIONS)
-        raise ConfigError(f"table.partitions: {text!r} is not known; {hint}")
+        raise ConfigError(f"table.partitions: unknown {text!r}; {hint}")
     if strength is None:
         return {"partition": kind}
-    if kind not in _STRENGTHS:
+    if kind not in STRENGTHS:
         raise ConfigError(f"table.partitions: {text!r}: {kind} takes no number")
     try:
         number = int(strength) if kind in ("shards", "classes") else float(strength)
     except ValueError:
         raise ConfigError(f"table.partitions: {text!r}: {strength!r} is not a number") from None
-    return {"partition": kind, _STRENGTHS[kind]: number}
-
-
-def _partition_name(data: Mapping[str, Any]) -> str:
-    plan = config.Data()
-    kind = data.get("partition", plan.partition)
-    key = _STRENGTHS.get(kind)
-    strength = data.get(key, getattr(plan, key)) if key else None
-    return f"{kind}" if strength is None else f"{kind} {strength}"
+    return {"partition": kind, STRENGTHS[kind]: number}
 
 
 def _brought(table: Mapping[str, Any], where: str, *more: str) -> dict[str, Any]:
     """Return the run settings of a choice: its keys are those of [data], or these tables."""
-    axes = ("source", "clients", "seed")  # which have their own place
+    axes = ("source", "clients", "seed")  # axes of the study
     keys = [field.name for field in fields(config.Data) if field.name not in axes]
     apart = ("grid", "method")
     known(table, [*more, *keys, *apart], f"{where}.")
@@ -247,9 +234,9 @@ def _unique(items: list[Any], where: str) -> tuple[Any, ...]:
     found = [item.name for item in items]
     for name in found:
         if found.count(name) > 1:
-            raise ConfigError(f"{where}: {name!r} is there twice; give each a name of its own")
+            raise ConfigError(f"{where}: {name!r} appears twice; give each a different name")
     return tuple(items)
 
 
-def _whole(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

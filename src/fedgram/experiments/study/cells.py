@@ -1,10 +1,10 @@
 """From a table's settings to its cells, and from cells to the runs they need.
 
-A run is known by a digest of everything that determines it: the samples' bytes, how they are split
-and dealt, the grid, the engine's seed, and the method with all its parameters. Names of rows and
-columns, titles, paths and the number of processes do not count, nor does fedgram's version: what
-was computed stays computed after an upgrade, and the table says when runs of several versions
-stand in it.
+A run is identified by a digest of everything that determines it: the samples' bytes, their split
+and partition, the grid, the engine's seed, and the method with all its parameters. Names of rows
+and columns, titles, paths and the number of processes do not count, nor does fedgram's version:
+finished runs stay valid after an upgrade, and a note below the table lists the versions if there
+are several.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONGEST_SLUG = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What is known of a data set without holding it."""
+    """Description of a data set that is not in memory."""
 
     digest: str
     samples: int
@@ -43,7 +43,7 @@ class Source:
 
     @classmethod
     def of(cls, data: Dataset) -> Source:
-        """Return the description of loaded data; the name they go by does not count."""
+        """Return the description of loaded data; their name does not count."""
         return cls(
             digest=digest_of(data),
             samples=len(data),
@@ -55,7 +55,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class CellKey:
-    """Where a cell stands: one value of every axis but seeds."""
+    """The position of a cell: one value of every axis except seeds."""
 
     dataset: str
     clients: int | None
@@ -89,7 +89,7 @@ class CellRun:
 
     @property
     def label(self) -> str:
-        """What its method is called in messages."""
+        """Name of the method in messages."""
         return Path(self.method).stem
 
     @cached_property
@@ -99,7 +99,7 @@ class CellRun:
 
     @property
     def rounds(self) -> int:
-        """How many rounds it is asked for."""
+        """The configured number of rounds."""
         return self.made.number_of_rounds()
 
     @cached_property
@@ -108,13 +108,13 @@ class CellRun:
         plain = self.settings.to_dict()
         plain["data"]["source"] = self.source.digest
         del plain["engine"]["workers"]  # which changes nothing
-        plain["metrics"]["whole"] = plain["metrics"].pop("global_test")  # its name in digests
-        told = {
+        plain["metrics"]["whole"] = plain["metrics"].pop("global_test")  # name in digests
+        identity = {
             **{name: plain[name] for name in RUN_TABLES},
             "method": _identity(self.method),
             "parameters": asdict(self.made),  # type: ignore[call-overload]
         }
-        text = json.dumps(told, sort_keys=True)
+        text = json.dumps(identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
     @property
@@ -125,7 +125,7 @@ class CellRun:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Cell:
-    """One place of the table with its runs, by seed."""
+    """One cell of the table with its runs, by seed."""
 
     place: CellKey
     runs: Mapping[int, CellRun]
@@ -133,7 +133,7 @@ class Cell:
 
     @property
     def plan(self) -> config.Data:
-        """How the samples are dealt here, whatever the seed."""
+        """How the samples are partitioned here, for any seed."""
         return next(iter(self.runs.values())).settings.data
 
 
@@ -191,7 +191,7 @@ def slug(text: str) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Point:
-    """One value of every axis but seeds, with the settings behind it."""
+    """One value of every axis except seeds, with the settings behind it."""
 
     table: Study
     dataset: AxisValue
@@ -228,10 +228,10 @@ class _Point:
         """Return the settings of one run; later win: all, data set, partition, sweep, row."""
         table, method = self.table, self.entry.method
         shown = {measure.base for measure in table.show}
-        # Every model on everybody's samples takes longer than all the rest of a closed form.
-        wanted = {"metrics": {"global_test": "global_test" in shown, "auroc": "auroc" in shown}}
+        # Testing every model on all test samples takes longer than solving a closed form.
+        needed = {"metrics": {"global_test": "global_test" in shown, "auroc": "auroc" in shown}}
         layers = (table.shared, self.dataset.settings, self.partition.settings)
-        chosen = merged(wanted, *map(config.renamed, layers))
+        chosen = merged(needed, *map(config.renamed, layers))
         swept = config.renamed(_nested(self.sweep.path, self.value)) if self.sweep else {}
         takes = self.entry.takes()
         parameters = merged(
@@ -262,7 +262,7 @@ def _nested(path: list[str], value: Any) -> dict[str, Any]:
 
 
 def _identity(method: str) -> str:
-    """Return a method's name, or for a file of one's own what is in it."""
+    """Return a method's name, or the content of the user's own file."""
     if not method.endswith(".py"):
         return method
     return f"sha256 {hashlib.sha256(Path(method).read_bytes()).hexdigest()}"

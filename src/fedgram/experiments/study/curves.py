@@ -1,4 +1,4 @@
-"""Numbers of a table as curves: accuracy against a parameter, or against what it costs."""
+"""Numbers of a study as curves: accuracy against a parameter or a cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgram.experiments.measures import SCORES
-from fedgram.experiments.run_record import RunRecord
 from fedgram.experiments.seeds import Point, chosen_at, mean_curve
 from fedgram.experiments.study.cells import Cell, slug
 from fedgram.experiments.study.layout import worded
@@ -80,11 +79,14 @@ def costs(summary: Summary) -> list[Curves]:
     for where, cells in places.items():
         for axis in summary.table.curves:
             lines = {
-                cell.place.method: tuple(mean_curve(_records(summary, cell), axis))
+                cell.place.method: tuple(mean_curve(list(summary.finished(cell).values()), axis))
                 for cell in cells
             }
             drawn = {name: points for name, points in lines.items() if points}
-            chosen = {cell.place.method: chosen_at(_records(summary, cell), axis) for cell in cells}
+            chosen = {
+                cell.place.method: chosen_at(list(summary.finished(cell).values()), axis)
+                for cell in cells
+            }
             rings = {name: at for name, at in chosen.items() if name in drawn and at is not None}
             if drawn:
                 name, title = slug(" ".join([axis, *where])), ", ".join(where)
@@ -100,7 +102,7 @@ def _point(number: CellValue) -> Point | None:
 
 
 def _label(summary: Summary, number: CellValue) -> str:
-    """Return what sets a curve apart from the others of its picture."""
+    """Return the label that distinguishes a curve from others in its figure."""
     place, table = number.cell.place, summary.table
     words = [
         f"{place.clients} clients" if len(table.clients) > 1 else "",
@@ -109,9 +111,3 @@ def _label(summary: Summary, number: CellValue) -> str:
         number.measure.name if len(table.show) > 1 else "",
     ]
     return ", ".join(word for word in words if word) or place.method
-
-
-def _records(summary: Summary, cell: Cell) -> list[RunRecord]:
-    """Return the finished runs of a cell."""
-    digests = (run.digest for run in cell.runs.values())
-    return [summary.records[digest] for digest in digests if digest in summary.records]

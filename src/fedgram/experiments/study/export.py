@@ -1,4 +1,4 @@
-"""A table as numbers for other programs: CSV and JSON."""
+"""The numbers of a study for other programs: CSV and JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedgram.experiments.run_record import RunRecord
 from fedgram.experiments.seeds import mean_and_std
 from fedgram.experiments.study.curves import costs, sensitivities
 from fedgram.experiments.study.summary import CellValue, Summary, Value
@@ -34,7 +33,7 @@ def table_csv(summary: Summary) -> str:
 
 
 def table_json(summary: Summary) -> str:
-    """Return everything: numbers, the runs behind them, and what was published."""
+    """Return all numbers, the runs behind them, and published numbers."""
     content = {
         "format": FORMAT,
         "title": summary.table.title,
@@ -60,15 +59,15 @@ def table_json(summary: Summary) -> str:
 
 
 def _plain(number: CellValue, summary: Summary) -> dict[str, Any]:
-    finished = list(_records(number, summary).values())
+    finished = list(summary.finished(number.cell).values())
     return {
         **asdict(number.cell.place),
         "clients": number.cell.plan.clients,
         "measure": number.measure.name,
         "runs": len(finished),
         "of": len(number.cell.runs),
-        **_spread("", number.chosen),
-        **_spread("last_", number.last),
+        **_mean_and_std("", number.chosen),
+        **_mean_and_std("last_", number.last),
         "chosen_round": _mean([record.chosen.round for record in finished]),
         "rounds": _mean([record.last.round for record in finished]),
         "rank": number.rank,
@@ -76,13 +75,7 @@ def _plain(number: CellValue, summary: Summary) -> dict[str, Any]:
     }
 
 
-def _records(number: CellValue, summary: Summary) -> dict[int, RunRecord]:
-    """Return the finished runs behind a number, by seed."""
-    runs, records = number.cell.runs, summary.records
-    return {seed: records[run.digest] for seed, run in runs.items() if run.digest in records}
-
-
-def _spread(prefix: str, value: Value | None) -> dict[str, float | None]:
+def _mean_and_std(prefix: str, value: Value | None) -> dict[str, float | None]:
     return {
         f"{prefix}mean": value.mean if value else None,
         f"{prefix}deviation": value.deviation if value else None,
@@ -95,7 +88,7 @@ def _mean(numbers: Sequence[int]) -> float | None:
 
 
 def _seeds(number: CellValue, summary: Summary) -> list[dict[str, Any]]:
-    """Return the runs behind a number, those that are finished."""
+    """Return the finished runs behind a number."""
     return [
         {
             "seed": seed,
@@ -108,5 +101,5 @@ def _seeds(number: CellValue, summary: Summary) -> list[dict[str, Any]]:
             "shared_digest": record.summary.shared_digest,
             "model_digest": record.summary.model_digest,
         }
-        for seed, record in _records(number, summary).items()
+        for seed, record in summary.finished(number.cell).items()
     ]

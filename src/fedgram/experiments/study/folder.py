@@ -1,4 +1,4 @@
-"""A table's folder: the recorded runs, what they took, and who is at work on it."""
+"""A study's folder: the recorded runs, their times, and the lock of the running process."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Folder:
                 who = self._lock.read().strip()
                 self._lock.close()
                 raise ConfigError(
-                    f"{self.path}: another table is being made here (process {who}); wait until "
-                    "it is done, or choose another folder"
+                    f"{self.path}: another study is running in this folder (process {who}); "
+                    "wait until it is done, or choose another folder"
                 )
             time.sleep(0.1)
         self._lock.truncate(0)
@@ -60,7 +60,7 @@ class Folder:
 
     @property
     def keep_open(self) -> list[int]:
-        """File descriptors that hold the lock as long as anybody has them."""
+        """File descriptors that hold the lock while any process has them open."""
         return [] if self._lock is None else [self._lock.fileno()]
 
     def finished(self, runs: Iterable[CellRun]) -> dict[str, RunRecord]:
@@ -70,7 +70,7 @@ class Folder:
         return {digest: record for digest, record in records.items() if record is not None}
 
     def room(self, run: CellRun) -> Path:
-        """Return where to record a run; what is left of an earlier try is moved away."""
+        """Return where to record a run; the files of an earlier attempt are moved away."""
         for old in (self.path / "runs").glob(f"*-{run.digest}"):
             away = self.path / "interrupted" / old.name
             try:
@@ -83,7 +83,7 @@ class Folder:
         return self.path / "runs" / run.name
 
     def took(self, run: CellRun, seconds: float) -> None:
-        """Remember how long a run took in all, scoring and recording included."""
+        """Record the total seconds of a run, including scoring and recording."""
         path = self.path / "times.jsonl"
         try:
             with path.open("a", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Where the numbers of a table stand: rows, columns and what is said below them."""
+"""Layout of a table: rows, columns and the notes below them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Axis = Callable[[CellValue], str]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Line:
-    """One line: a row's means at the chosen round, at the last one, or what was published."""
+    """One line: a row's means at the chosen round, at the last one, or published numbers."""
 
     labels: tuple[str, ...]
     kind: LineKind
@@ -45,7 +45,7 @@ class Panel:
     parameter: str | None = None
 
     def lines(self, columns: Sequence[tuple[str, ...]] | None = None) -> Iterator[Line]:
-        """Yield the lines of some columns, or of all; lines with nothing to say are left out."""
+        """Yield the lines of some columns, or of all; empty lines are left out."""
         columns = self.columns if columns is None else columns
         for row in self.rows:
             found = tuple(self.numbers.get((row, column)) for column in columns)
@@ -80,23 +80,23 @@ def panels(summary: Summary) -> list[Panel]:
 
 
 def notes(summary: Summary, *, best: str, second: str) -> list[str]:
-    """Return what is to be said below a table; `best` and `second` are their marks."""
+    """Return the notes below a table; `best` and `second` are their marks."""
     table = summary.table
     several = len(table.show) > 1
-    said = [f"{m.name}: {m.label}" if several else m.label for m in table.show]
+    found = [f"{m.name}: {m.label}" if several else m.label for m in table.show]
     if len(table.seeds) > 1:
-        said.append(f"mean ± standard deviation over {len(table.seeds)} seeds")
+        found.append(f"mean ± standard deviation over {len(table.seeds)} seeds")
     if any(number.rank for number in summary.numbers):
-        said.append(f"{best} best, {second} second of a {'row' if table.sweeps else 'column'}")
+        found.append(f"{best} best, {second} second of a {'row' if table.sweeps else 'column'}")
     if any(number.differs for number in summary.numbers):
-        said.append(f"at the round chosen on validation samples; '{LAST}' where it differs")
+        found.append(f"at the round chosen on validation samples; '{LAST}' where it differs")
     for paper in summary.cited:
-        said.append(
+        found.append(
             f"{PUBLISHED}: {paper.source}; with another backbone ({paper.backbone}), so not to be "
             "compared number by number"
         )
-        said += [f"{PUBLISHED} there: {remark}" for remark in paper.remarks]
-    return [*said, *_shortcomings(summary)]
+        found += [f"{PUBLISHED} there: {remark}" for remark in paper.remarks]
+    return [*found, *_shortcomings(summary)]
 
 
 def _shortcomings(summary: Summary) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _panel(
     keep: Sequence[str],
     sweep: Sweep | None = None,
 ) -> Panel:
-    """Place the numbers; an axis of one value is said once, in the heading."""
+    """Place the numbers; an axis of one value is shown once, in the heading."""
     axes = {**rows, **columns}
     values = {name: list(dict.fromkeys(map(axis, numbers))) for name, axis in axes.items()}
     shown = [name for name in axes if len(values[name]) > 1 or name in keep]
@@ -182,5 +182,5 @@ def _value(number: CellValue) -> str:
 
 
 def worded(value: Any) -> str:
-    """Return a parameter's value as it is written."""
+    """Return the text of a parameter's value."""
     return f"{value:g}" if isinstance(value, float) else str(value)

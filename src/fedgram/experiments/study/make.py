@@ -1,4 +1,4 @@
-"""Make a table: find what is finished, run what is missing, write what is known."""
+"""Make a study: find the finished runs, run the missing ones, write the tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedgram.experiments.study.time_estimate import (
 from fedgram.experiments.study.worker_pool import Pool, WorkerAnswer, cores
 from fedgram.runtime.text import duration
 
-_SHORT = 30.0  # seconds; of less nothing is said beforehand
+_SHORT = 30.0  # seconds; a shorter estimate is not shown
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,13 +38,13 @@ class State:
     summary
         The table as it stands in the files now.
     done, total
-        Runs finished, and wanted in all.
+        Number of finished runs, and of all runs.
     left
-        Seconds to go, as far as can be told.
+        Estimated seconds to go, if there is an estimate.
     running
         What is under way.
-    said
-        News for the reader: an estimate, or an error.
+    message
+        Message for the user: an estimate, or an error.
     code
         Exit code of the first run that failed; 0 where none did.
     """
@@ -54,7 +54,7 @@ class State:
     total: int
     left: float | None = None
     running: tuple[str, ...] = ()
-    said: str | None = None
+    message: str | None = None
     code: int = 0
 
 
@@ -102,30 +102,30 @@ class _Maker:
         self._processes = side_by_side(self._unfinished(), jobs)
         self._left: tuple[float, float] | None = None  # seconds, and when that was so
         self._tried = 0
-        self._told = False
+        self._estimate_shown = False
         self._summary = self._written()
 
     def make(self, *, only_estimate: bool) -> Iterator[State]:
         with Pool(self._processes, keep_open=self._folder.keep_open) as pool:
             yield from self._try_out(pool, always=only_estimate)
             self._estimate()
-            yield self._state(said=self._words(always=only_estimate))
+            yield self._state(message=self._words(always=only_estimate))
             if not only_estimate:
                 yield from self._run(pool)
 
     def _try_out(self, pool: Pool, *, always: bool) -> Iterator[State]:
-        """Time what nothing is known of before the table begins, if some of it runs long."""
+        """Time short runs of methods without a measured run, if some runs are long."""
         tried = Estimate(runs=self._runs, measured=self._times).unknown(self._unfinished())
         if not tried or not (always or any(run.rounds >= LONG for run in tried)):
             return
         what = ", ".join(run.label for run in tried)
-        yield self._state(said=f"timing {what}: a run each, the long ones cut short")
+        yield self._state(message=f"timing {what}: a run each, the long ones cut short")
         rounds: list[list[float]] = [[] for _ in tried]
         for answer in pool.map([self._job(run, trial(run), None) for run in tried]):
             run = tried[answer.job]
             if answer.round is not None:
                 rounds[answer.job].append(answer.seconds)
-            elif answer.done:  # one that fails will fail again, and be told of then
+            elif answer.done:  # one that fails will fail again, and is reported then
                 self._times[run.digest] = extrapolated(
                     rounds_in_all(run) if run.rounds >= LONG else run.rounds,
                     rounds[answer.job],
@@ -143,14 +143,14 @@ class _Maker:
         for answer in pool.map(jobs):
             run = todo[answer.job]
             running[answer.job] = f"{run.label}: round {answer.round} of {run.rounds}"
-            said = None
+            message = None
             if answer.last:
                 del running[answer.job]
-                said = self._ended(run, answer) or self._words()
-            yield self._state(running=tuple(running.values()), said=said)
+                message = self._ended(run, answer) or self._words()
+            yield self._state(running=tuple(running.values()), message=message)
 
     def _ended(self, run: CellRun, answer: WorkerAnswer) -> str | None:
-        """Take in the end of a run; return its error where it has one."""
+        """Record the end of a run; return its error message, if any."""
         error = answer.failed
         if error is None:
             self._folder.took(run, answer.seconds)
@@ -189,14 +189,14 @@ class _Maker:
         self._left = None if left is None else (left, time.monotonic())
 
     def _words(self, *, always: bool = False) -> str | None:
-        """Return how long the table will take and why, once, as soon as it can be told."""
-        if self._told or self._left is None:
+        """Return the estimated time and its basis, once, as soon as there is an estimate."""
+        if self._estimate_shown or self._left is None:
             return None
         todo = self._unfinished()
         unknown = Estimate(runs=self._runs, measured=self._times).unknown(todo)
         if unknown and not self._tried:
             return None
-        self._told = True
+        self._estimate_shown = True
         seconds, _ = self._left
         if seconds < _SHORT and not always:
             return None
@@ -204,10 +204,10 @@ class _Maker:
         ground += [f"short runs of {_counted(self._tried, 'method')}"] if self._tried else []
         return (
             f"{len(todo)} of {len(self._runs)} runs to go: about {duration(seconds)} with "
-            f"{self._processes} at a time, judged by {' and '.join(ground)}"
+            f"{self._processes} at a time, estimated from {' and '.join(ground)}"
         )
 
-    def _state(self, *, running: Sequence[str] = (), said: str | None = None) -> State:
+    def _state(self, *, running: Sequence[str] = (), message: str | None = None) -> State:
         left = None
         if self._left is not None:
             seconds, then = self._left
@@ -218,7 +218,7 @@ class _Maker:
             total=len(self._runs),
             left=left,
             running=tuple(running),
-            said=said,
+            message=message,
             code=self._code,
         )
 

@@ -1,4 +1,4 @@
-"""Numbers that papers print, to stand beside ours."""
+"""Published numbers of papers, to compare with ours."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PublishedNumbers:
         if (measure, cell.place.parameter) != (self.measure, self.parameter):
             return None
         for conditions, number in self.numbers:
-            if all(_fits(cell, key, wanted) for key, wanted in conditions.items()):
+            if all(_fits(cell, key, expected) for key, expected in conditions.items()):
                 return number
         return None
 
@@ -62,7 +62,7 @@ def load(name: str) -> PublishedNumbers:
     folder = resources.files("fedgram.experiments.study") / "published"
     ours = sorted(file.name.removesuffix(".toml") for file in folder.iterdir())
     if name not in ours:
-        raise ConfigError(f"table.published: {name!r} is not known; {propose(name, ours)}")
+        raise ConfigError(f"table.published: unknown {name!r}; {propose(name, ours)}")
     with resources.as_file(folder / f"{name}.toml") as path:
         return _read(config.read_toml(path), name)
 
@@ -75,7 +75,7 @@ def _read(content: Mapping[str, Any], where: str) -> PublishedNumbers:
         conditions = dict(as_table(row, where))
         values = as_list(conditions.pop("values", []), where, empty=True)
         if len(values) != len(columns) or not all(isinstance(v, int | float) for v in values):
-            raise ConfigError(f"{where}: {conditions}: a number for each column is wanted")
+            raise ConfigError(f"{where}: {conditions}: expected one number for each column")
         for column, value in zip(columns, values, strict=True):
             known({**column, **conditions}, _CONDITIONS, f"{where}: ")
             numbers.append(({**column, **conditions}, float(value)))
@@ -90,15 +90,15 @@ def _read(content: Mapping[str, Any], where: str) -> PublishedNumbers:
     )
 
 
-def _fits(cell: Cell, key: str, wanted: Any) -> bool:
+def _fits(cell: Cell, key: str, expected: Any) -> bool:
     plan = cell.plan
     if key == "dataset":  # cifar100_vit.npz is CIFAR-100
-        return _letters(cell.place.dataset).startswith(_letters(str(wanted)))
+        return _normalized(cell.place.dataset).startswith(_normalized(str(expected)))
     if key == "dirichlet":
-        return plan.partition == "dirichlet" and bool(plan.dirichlet == wanted)
+        return plan.partition == "dirichlet" and bool(plan.dirichlet == expected)
     found = {"clients": plan.clients, "method": cell.place.method, "value": cell.place.value}
-    return bool(found[key] == wanted)
+    return bool(found[key] == expected)
 
 
-def _letters(text: str) -> str:
+def _normalized(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())

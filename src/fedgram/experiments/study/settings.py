@@ -1,4 +1,4 @@
-"""A table's settings: TOML made into axes; unknown keys are errors."""
+"""A study's settings: from TOML to axes; unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def load(
     sources: Iterable[str] = (),
     methods: Iterable[str] = (),
 ) -> Study:
-    """Return the table of a TOML file or of a preset, changed as the command line says."""
+    """Return the study of a TOML file or of a preset, changed by options of the command line."""
     is_file = name.endswith(".toml") or Path(name).is_file()
     settings = config.read_toml(Path(name)) if is_file else tomllib.loads(preset(name))
     for text in overrides:
@@ -91,13 +91,13 @@ def load(
             table["datasets"] = given
             if isinstance(settings.get("data"), dict):
                 settings["data"].pop("source", None)
-        if wanted := list(methods):
-            table["methods"] = axes.chosen(table.get("methods"), wanted)
+        if requested := list(methods):
+            table["methods"] = axes.chosen(table.get("methods"), requested)
     return read(settings)
 
 
 def presets() -> list[str]:
-    """Return the names of the tables that come with fedgram."""
+    """Return the names of the presets."""
     folder = resources.files("fedgram.experiments.study") / "presets"
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir())
 
@@ -112,7 +112,7 @@ def preset(name: str) -> str:
 
 
 def read(settings: Mapping[str, Any]) -> Study:
-    """Return the table of nested plain settings; wrong ones are refused by name."""
+    """Return the study of nested plain settings; an invalid one raises ConfigError."""
     axes.known(settings, ("table", *RUN_TABLES, "method", "every", "sweep"), "")
     table = axes.as_table(settings.get("table", {}), "table")
     axes.known(table, _TABLE, "table.")
@@ -125,7 +125,7 @@ def read(settings: Mapping[str, Any]) -> Study:
     published = axes.as_list(table.get("published", []), "table.published", empty=True)
     keep_models = table.get("keep_models", False)
     if not isinstance(keep_models, bool):
-        raise ConfigError(f"table.keep_models = {keep_models!r}: true or false is wanted")
+        raise ConfigError(f"table.keep_models = {keep_models!r}: expected true or false")
     result = Study(
         title=axes.as_text(table.get("title", "methods compared"), "table.title"),
         datasets=axes.datasets(table.get("datasets", data.get("source", "digits"))),
@@ -178,12 +178,12 @@ def _refuse_what_axes_decide(table: Mapping[str, Any], shared: Mapping[str, Any]
 
 
 def _check(table: Study) -> None:
-    """Refuse what no single run would notice."""
+    """Raise ConfigError for errors that no single run would notice."""
     ours = {name for entry in table.methods for name in entry.takes()}
     for key in table.every:
         if key not in ours and key not in _parameters_of_all():
             hint = propose(key, sorted(ours))
-            raise ConfigError(f"every.{key} is a parameter of no method; {hint}")
+            raise ConfigError(f"every.{key}: no method has this parameter; {hint}")
     choices = [table.shared, *(choice.settings for choice in (*table.datasets, *table.partitions))]
     for settings in choices:
         for name, parameters in settings.get("method", {}).items():
@@ -191,7 +191,9 @@ def _check(table: Study) -> None:
     for sweep in table.sweeps:
         if not any(sweep.moves(entry) for entry in table.methods):
             hint = propose(sweep.path[0], sorted(ours))
-            raise ConfigError(f"sweep.parameter = {sweep.parameter!r} moves no method; {hint}")
+            raise ConfigError(
+                f"sweep.parameter = {sweep.parameter!r}: no method has this parameter; {hint}"
+            )
     rows = [entry.name for entry in table.methods]
     for shown in table.show:
         if shown.over is not None and shown.over not in rows:

@@ -1,4 +1,4 @@
-"""From finished runs to the numbers of a table: means, spreads, ranks."""
+"""From finished runs to the numbers of a table: means, standard deviations, ranks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CellValue:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Summary:
-    """A table as far as it is made.
+    """The numbers of a study, as far as its runs are finished.
 
     ``failed`` has the errors of runs that were tried in vain, by digest.
     """
@@ -81,8 +81,13 @@ class Summary:
 
     @cached_property
     def missing(self) -> list[CellRun]:
-        """Those of them that are not finished."""
+        """The runs that are not finished."""
         return [run for run in self.runs if run.digest not in self.records]
+
+    def finished(self, cell: Cell) -> dict[int, RunRecord]:
+        """Return the finished runs of a cell, by seed."""
+        runs = cell.runs.items()
+        return {s: self.records[run.digest] for s, run in runs if run.digest in self.records}
 
     @property
     def versions(self) -> list[str]:
@@ -117,8 +122,8 @@ def summarize(
         found = _by_seed(cell, measure, records, of)
         if measure.over is not None:
             base = rows[replace(cell.place, method=measure.over), measure]
-            whole = _by_seed(base, measure, records, of)
-            found = {s: 100 * found[s] / whole[s] for s in found if whole.get(s)}
+            reference = _by_seed(base, measure, records, of)
+            found = {s: 100 * found[s] / reference[s] for s in found if reference.get(s)}
         return Value.of(found)
 
     numbers = [
@@ -142,7 +147,7 @@ def summarize(
 
 
 def ranks(means: Sequence[float], shown: Sequence[str], *, higher: bool) -> list[int | None]:
-    """Return 1 for the best and 2 for the second best; what is written alike ranks alike.
+    """Return 1 for the best and 2 for the second best; equal texts have equal ranks.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How long a table will take, and how many of its runs fit into memory side by side."""
+"""How long a study will take, and how many of its runs fit into memory at once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fedgram.training.pilots import rate_at
 
 LONG = 20  # rounds from which a run is tried with a few before the table begins
 TRIAL = 2  # scored ones, that few,
-SCORED = 2  # every other of them: that tells rounds and scorings apart
+SCORED = 2  # every other of them: that separates the time of rounds from that of scorings
 PILOTS = 4  # rates that are tried, as a rule
-_COPIES = 4  # of the features: as stored, on the grid, dealt out, and those under way
+_COPIES = 4  # of the features: as stored, on the grid, partitioned, and those in use
 _SQUARES = 6  # of feature by feature: sums, their parts, a solve
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Seconds of single runs, guessed from those that are measured.
+    """Seconds of single runs, estimated from measured runs.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Estimate:
         return total / min(side_by_side, len(guesses))
 
     def unknown(self, unfinished: Iterable[CellRun]) -> list[CellRun]:
-        """Return a run of every method of which nothing is measured."""
+        """Return one run of every method without a measured run."""
         known = {run.method for run in self.runs if run.digest in self.measured}
         first: dict[str, CellRun] = {}
         for run in unfinished:
@@ -75,7 +75,7 @@ class Estimate:
 
 
 def trial(run: CellRun) -> dict[str, Any]:
-    """Return the configuration of a short try of a run; one that is short stays as it is."""
+    """Return the configuration of a short trial of a run; a short run is unchanged."""
     plain = run.settings.to_dict()
     if run.rounds >= LONG:
         every = min(run.settings.scoring.every, SCORED)
@@ -88,23 +88,24 @@ def trial(run: CellRun) -> dict[str, Any]:
 
 
 def rounds_in_all(run: CellRun) -> int:
-    """Return about how many rounds a run goes through, those to find its rate included."""
+    """Return the approximate number of rounds of a run, including its pilots."""
     return run.rounds + _pilots(run)
 
 
 def extrapolated(rounds: int, ends: Sequence[float], end: float, *, every: int = 1) -> float:
-    """Return the seconds of so many rounds, from a short try.
+    """Return the seconds of a number of rounds, estimated from a short trial.
 
     Parameters
     ----------
     rounds
-        How many the run will have.
+        Number of rounds of the run.
     ends
-        When each round of the try was over, in seconds, and scored if it was.
+        Seconds at which each round of the trial ended, with its scoring if it was scored.
     end
-        When all of it was.
+        Seconds at which the whole trial ended.
     every
-        Every so many rounds of the run are scored; of the try every other one, or all as in it.
+        Number of rounds of the run from one scoring to the next. In the trial every second round is
+        scored, or all if all are scored in the run.
 
     Examples
     --------
@@ -123,13 +124,13 @@ def extrapolated(rounds: int, ends: Sequence[float], end: float, *, every: int =
     return end + (rounds - len(ends)) * alone + scorings * max(0.0, each - alone)
 
 
-def side_by_side(runs: Sequence[CellRun], wanted: int) -> int:
-    """Return how many runs, of those wanted at most, there is memory for; at least one is."""
+def side_by_side(runs: Sequence[CellRun], requested: int) -> int:
+    """Return the number of runs that fit into memory, at least 1 and at most `requested`."""
     largest = max((_bytes(run) for run in runs), default=0)
     memory.require(largest, "one run of the table", "use fewer features or samples")
     free = memory.available()
-    fitting = wanted if free is None or not largest else max(1, free // largest)
-    return max(1, min(wanted, fitting, len(runs)))
+    fitting = requested if free is None or not largest else max(1, free // largest)
+    return max(1, min(requested, fitting, len(runs)))
 
 
 def _pilots(run: CellRun) -> int:
@@ -138,12 +139,12 @@ def _pilots(run: CellRun) -> int:
 
 
 def _size(run: CellRun) -> float:
-    """Return what the time is about proportional to, for one method."""
+    """Return a number to which the time of one method is roughly proportional."""
     return rounds_in_all(run) * run.source.samples * run.source.features
 
 
 def _bytes(run: CellRun) -> int:
-    """Return about how much memory a run takes."""
+    """Return the approximate memory of a run, in bytes."""
     source = run.source
     lifts = [getattr(value, "width", 0) for value in vars(run.made).values()]
     width = source.features + sum(w for w in lifts if isinstance(w, int))

@@ -32,22 +32,22 @@ from fedgram.runtime.processes import kill_children
 
 
 class Bench:
-    """What stays in memory between runs: one data set, and the last way it was dealt."""
+    """Cache between runs: one data set and its last partition."""
 
     def __init__(self) -> None:
         self._data = lru_cache(maxsize=1)(_loaded)
-        self._dealt = lru_cache(maxsize=1)(self._deal)
+        self._federation = lru_cache(maxsize=1)(self._federate)
 
     def run(self, job: Mapping[str, Any], on_round: config.OnRound) -> None:
         """Carry out and record one run; without a folder nothing is recorded."""
         settings = config.read(job["config"])
         (name,) = settings.methods
         folder = Path(job["folder"]) if job["folder"] else None
-        everybody = self._dealt(job["data"], settings.data, settings.grid)
+        federation = self._federation(job["data"], settings.data, settings.grid)
         record = Record(folder, settings.about(name), keep_models=job["keep_models"])
-        settings.run(name, everybody, record=record, on_round=on_round)
+        settings.run(name, federation, record=record, on_round=on_round)
 
-    def _deal(self, digest: str, plan: config.Data, grid: Grid) -> FederatedDataset:
+    def _federate(self, digest: str, plan: config.Data, grid: Grid) -> FederatedDataset:
         return federate(self._data(plan.source, digest), plan, grid)
 
 
@@ -55,7 +55,7 @@ def main() -> None:
     """Take jobs until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a method prints is no answer
+    os.dup2(2, 1)  # what a method prints is not an answer
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
     bench = Bench()
@@ -94,7 +94,7 @@ def _carry_out(bench: Bench, job: Mapping[str, Any], answers: TextIO) -> None:
 def _loaded(source: str, digest: str) -> Dataset:
     data = load_dataset(source)
     if digest_of(data) != digest:
-        raise DataError(f"{source}: changed since the table was begun; start the table again")
+        raise DataError(f"{source}: changed since the study was started; start the study again")
     return data
 
 

@@ -17,15 +17,15 @@ from typing import Any, Self
 
 from fedgram.errors import FedgramError
 from fedgram.runtime.processes import VARIABLE, end_processes
+from fedgram.runtime.threads import THREAD_VARIABLES
 
 MODULE = "fedgram.experiments.study.worker"
-THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _GRACE = 5.0  # seconds to end by itself before it is killed
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerAnswer:
-    """What a process says of a job: a scored round, the end, or what went wrong.
+    """The answer of a process about a job: a scored round, the end, or an error.
 
     ``seconds`` are counted from the start of the job.
     """
@@ -39,7 +39,7 @@ class WorkerAnswer:
 
     @property
     def last(self) -> bool:
-        """Whether nothing more comes of this job."""
+        """Whether this is the last answer about the job."""
         return self.done or self.failed is not None
 
 
@@ -54,7 +54,7 @@ class Pool:
     Parameters
     ----------
     count
-        How many; the processors are divided among them.
+        Number of processes; the processors are divided among them.
     keep_open
         File descriptors that live as long as any of the processes: the table's lock.
     """
@@ -77,7 +77,7 @@ class Pool:
         end_processes(self._token)  # what methods have started and left behind
 
     def map(self, jobs: Iterable[Mapping[str, Any]]) -> Iterator[WorkerAnswer]:
-        """Yield what the processes say, as it comes; jobs are numbered from 0."""
+        """Yield the answers of the processes as they arrive; jobs are numbered from 0."""
         waiting = deque(enumerate(jobs))
         idle = list(self._workers)
         busy: dict[_Worker, int] = {}
@@ -87,14 +87,14 @@ class Pool:
                 worker = idle.pop() if idle else self._started()
                 busy[worker] = number
                 worker.send(job)
-            worker, said = self._answers.get()
-            if said is None:
+            worker, received = self._answers.get()
+            if received is None:
                 self._workers.remove(worker)
                 if worker in idle:
                     idle.remove(worker)
                     continue
-                said = {"failed": worker.obituary(), "code": FedgramError.exit_code}
-            answer = WorkerAnswer(job=busy[worker], **said)
+                received = {"failed": worker.describe_end(), "code": FedgramError.exit_code}
+            answer = WorkerAnswer(job=busy[worker], **received)
             if answer.last:
                 del busy[worker]
                 if worker in self._workers:
@@ -134,14 +134,14 @@ class _Worker:
         self._listener.start()
 
     def send(self, job: Mapping[str, Any]) -> None:
-        """Give it something to do; one that is gone is noticed by its silence."""
+        """Send a job; a process that has ended is noticed by the listener."""
         stdin = self._process.stdin
         with suppress(BrokenPipeError):
             if stdin is not None:
                 print(json.dumps(job), file=stdin, flush=True)
 
     def end(self, *, at_once: bool) -> None:
-        """Let it go; kill it where there is no time."""
+        """End the process: after its job, or at once by a signal."""
         if at_once:
             self._process.kill()
         with suppress(BrokenPipeError):
@@ -156,12 +156,12 @@ class _Worker:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def obituary(self) -> str:
-        """Say how it ended, once it has."""
+    def describe_end(self) -> str:
+        """Wait for the end of the process and return how it ended."""
         code = self._process.wait()
         self.end(at_once=False)
         if code < 0:
-            return f"its process was killed by signal {-code}; was there memory enough?"
+            return f"its process was killed by signal {-code}; perhaps there was not enough memory"
         return f"its process ended with status {code}"
 
     def _listen(self, answers: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
@@ -172,6 +172,6 @@ class _Worker:
 
 
 def _fewer(asked: str | None, threads: int) -> str:
-    """Return the smaller of what the environment allows and what there is."""
+    """Return the smaller of the environment's limit and the number of threads."""
     allowed = int(asked) if asked and asked.isdigit() and int(asked) > 0 else threads
     return str(min(allowed, threads))

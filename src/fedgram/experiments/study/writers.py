@@ -60,8 +60,8 @@ def markdown(summary: Summary) -> str:
         parts.append(
             "\n".join([*([_plain_markdown(panel.heading), ""] if panel.heading else []), *lines])
         )
-    said = notes(summary, best="bold", second="underlined")
-    parts.append("\n".join(f"- {_plain_markdown(note)}" for note in said))
+    remarks = notes(summary, best="bold", second="underlined")
+    parts.append("\n".join(f"- {_plain_markdown(note)}" for note in remarks))
     return "\n\n".join(parts) + "\n"
 
 
@@ -74,7 +74,7 @@ def latex(summary: Summary) -> str:
             number.rank or 0, shown
         )
 
-    said = notes(summary, best="bold", second="underlined")
+    remarks = notes(summary, best="bold", second="underlined")
     parts = [r"% \usepackage{booktabs}"]
     for panel in panels(summary):
         levels = len(panel.rows[0])
@@ -94,7 +94,7 @@ def latex(summary: Summary) -> str:
             *body,
             r"\bottomrule",
             r"\end{tabular}",
-            rf"\par\smallskip{{\footnotesize {tex('; '.join(said))}.\par}}",
+            rf"\par\smallskip{{\footnotesize {tex('; '.join(remarks))}.\par}}",
             r"\end{table}",
         ]
     return "\n".join(parts) + "\n"
@@ -124,14 +124,14 @@ def _shown(number: CellValue) -> str:
     if number.chosen is None:
         return "-"
     shown = number.measure.shown(number.chosen.mean, number.chosen.deviation)
-    wanted, there = len(number.cell.runs), len(number.chosen.by_seed)
-    return shown if there == wanted else f"{shown} ({there} of {wanted})"
+    planned, there = len(number.cell.runs), len(number.chosen.by_seed)
+    return shown if there == planned else f"{shown} ({there} of {planned})"
 
 
 def _cells(
     line: Line, marked: Callable[[CellValue], str], escaped: Callable[[str], str] = str
 ) -> list[str]:
-    """Return a line's cells; only means at the chosen round bear marks."""
+    """Return a line's cells; only means at the chosen round are marked."""
     cells = []
     for number in line.numbers:
         if number is None:

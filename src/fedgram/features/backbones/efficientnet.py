@@ -65,7 +65,7 @@ def _exported(weights: Path) -> bytes:
     with contextlib.redirect_stdout(io.StringIO()):  # the package prints
         net = EfficientNet.from_pretrained(NAME, weights_path=str(weights)).eval()
 
-    class Features(torch.nn.Module):  # type: ignore[misc]  # torch may not be installed
+    class PooledNetwork(torch.nn.Module):  # type: ignore[misc]  # torch may not be installed
         def __init__(self) -> None:
             super().__init__()
             self.net = net
@@ -77,7 +77,7 @@ def _exported(weights: Path) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            Features().eval(),
+            PooledNetwork().eval(),
             (torch.zeros(1, 3, SIDE, SIDE),),
             model,
             dynamo=False,

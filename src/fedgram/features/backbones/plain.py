@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgram.core.layouts import downsampled
 from fedgram.core.samples import Array
 from fedgram.data.items import ItemKind
 from fedgram.errors import ConfigError
@@ -52,7 +53,7 @@ class Pixels:
 
     @property
     def name(self) -> str:
-        return f"pixels:{self.side}"
+        return downsampled(self.side)
 
     @property
     def digest(self) -> str:

@@ -1,4 +1,4 @@
-"""From values to places on paper, with round numbers along the way."""
+"""Axes: from values to positions on the page, with round tick values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ZERO, BREAK, FIRST = 0.03, 0.065, 0.1  # shares of a logarithmic axis up to zero
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """An axis: which value lies where.
+    """An axis: the position of each value.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ class Scale:
             share = ZERO
         else:
             # Of ratios, not of differences: logarithms of near numbers may be equal.
-            whole = math.log1p((self.high - self.low) / self.low)
-            share = math.log1p((value - self.low) / self.low) / whole
+            width = math.log1p((self.high - self.low) / self.low)
+            share = math.log1p((value - self.low) / self.low) / width
             share = FIRST + (1 - FIRST) * share if self.zero else share
         return self.start + share * (self.end - self.start)
 
@@ -92,7 +92,7 @@ def axis_for(
 
 
 def wide(values: Iterable[float], ratio: float = 30.0) -> bool:
-    """Say whether positive values lie so far apart that only a logarithmic axis shows them all."""
+    """Return whether positive values span so wide a range that a logarithmic axis is needed."""
     positive = [value for value in values if value > 0]
     return bool(positive) and max(positive) / min(positive) > ratio
 

@@ -1,4 +1,4 @@
-"""Accuracy client by client: who gains over training alone, and how the clients are spread."""
+"""Accuracy client by client: gains over training alone, and the distribution over clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedgram.report.charts.axes import Scale
 from fedgram.report.charts.curves import Series, drawn_series
 from fedgram.report.charts.frame import Frame, words
 from fedgram.report.markup import Markup, number, tag
-from fedgram.runtime.text import percent_tick
+from fedgram.runtime.text import percent, percent_tick
 
 PANEL = 268.0
 LEFT, TOP, BOTTOM, RIGHT = 42.0, 62.0, 42.0, 12.0
@@ -19,7 +19,7 @@ MANY = 600  # clients that are drawn without words of their own
 
 @dataclass(frozen=True, kw_only=True)
 class ClientPair:
-    """A client's accuracy with a method and alone, as fractions, on so many test samples."""
+    """A client's accuracy with a method and alone, as fractions, and its number of test samples."""
 
     client: str
     ours: float
@@ -71,8 +71,8 @@ def gains(title: str, pairs: Sequence[ClientPair], *, low: float | None = None) 
     diagonal = f"M{corners[0]} {corners[1]}L{corners[2]} {corners[3]}"
     line = tag("g", tag("path", d=diagonal, class_="rule"), class_="faint")
     outside = sum(min(pair.ours, pair.alone) < frame.x.low for pair in pairs)
-    said = f"{outside} further out" if outside else ""
-    beyond = words(frame.x.end, frame.y.start - 8, said, anchor="end", class_="small")
+    label = f"{outside} further out" if outside else ""
+    beyond = words(frame.x.end, frame.y.start - 8, label, anchor="end", class_="small")
     tally = _tally({way: len(some) for way, some in ways.items()})
     return frame.draw(line, marks, tally, tag("g", beyond, class_="faint"))
 
@@ -91,7 +91,7 @@ _KINDS = {1: ("s0", "better"), -1: ("s1", "worse"), 0: ("faint", "the same")}
 
 
 def _shape(way: int, x: float, y: float, radius: float) -> str:
-    """Return a path: a triangle that points the way the client went, else a circle."""
+    """Return a path: a triangle up for a gain or down for a loss, else a circle."""
     if not way:
         r = number(radius)
         return f"M{number(x - radius)} {number(y)}a{r} {r} 0 1 0 {number(2 * radius)} 0" + (
@@ -102,7 +102,7 @@ def _shape(way: int, x: float, y: float, radius: float) -> str:
 
 
 def _marks(title: str, way: int, pairs: Sequence[ClientPair], frame: Frame) -> Markup:
-    """Return the clients that went one way, larger where more test samples stand behind them."""
+    """Return marks of all clients that gain, lose or stay; larger with more test samples."""
     largest = max(pair.samples for pair in pairs) or 1
     drawn = []
     for pair in sorted(pairs, key=lambda pair: -pair.samples):  # the small ones on top
@@ -114,29 +114,29 @@ def _marks(title: str, way: int, pairs: Sequence[ClientPair], frame: Frame) -> M
         marks = [tag("path", d="".join(shape for shape, _ in drawn), class_="cloud")]
     else:
         marks = [
-            tag("path", tag("title", _told(title, pair)), d=shape, class_="cloud")
+            tag("path", tag("title", _tooltip(title, pair)), d=shape, class_="cloud")
             for shape, pair in drawn
         ]
     return tag("g", marks, class_=_KINDS[way][0])
 
 
-def _told(title: str, pair: ClientPair) -> str:
+def _tooltip(title: str, pair: ClientPair) -> str:
     return (
-        f"{pair.client}: {100 * pair.ours:.1f} % with {title}, {100 * pair.alone:.1f} % alone "
+        f"{pair.client}: {percent(pair.ours)} % with {title}, {percent(pair.alone)} % alone "
         f"({pair.samples} test samples)"
     )
 
 
 def _tally(counts: Mapping[int, int]) -> Markup:
-    """Say how many went which way, which explains the shapes too."""
+    """Return the number of clients that gain, lose or stay: also the legend of the shapes."""
     drawn: list[Markup] = []
     x = 15.0
     for way in (1, -1, 0):
         color, name = _KINDS[way]
-        said = f"{counts[way]} {name}"
+        label = f"{counts[way]} {name}"
         drawn.append(tag("path", d=_shape(way, x, 40, 4), class_="mark " + color))
-        drawn.append(tag("g", words(x + 9, 44, said, class_="small"), class_="faint"))
-        x += 24 + 6.2 * len(said)
+        drawn.append(tag("g", words(x + 9, 44, label, class_="small"), class_="faint"))
+        x += 24 + 6.2 * len(label)
     return tag("g", drawn)
 
 

@@ -1,7 +1,7 @@
-"""Accuracy against what it costs, and against a parameter: curves as SVG.
+"""Accuracy against costs, and against a parameter: curves as SVG.
 
 SVG is written by hand: the output is the same bytes whatever is installed, needs no package beyond
-the core, keeps text as text, follows the reader's light or dark setting, and tells the numbers
+the core, keeps text as text, follows the reader's light or dark setting, and shows the numbers
 behind a mark where the pointer rests.
 """
 
@@ -33,7 +33,7 @@ ACCURACY = "accuracy, %"
 def curves(
     title: str, series: Series, *, axis: str, chosen: Mapping[str, float] | None = None
 ) -> str:
-    """Draw accuracy against what it costs, all methods in one picture.
+    """Draw accuracy against a cost, with all methods in one figure.
 
     A method with a single point was solved at once: its mark is followed by a dashed line.
 
@@ -56,13 +56,13 @@ def curves(
     (True, True)
     """
     if axis not in COST_AXES:
-        raise ConfigError(f"axis = {axis!r} is not known; {propose(axis, COST_AXES)}")
+        raise ConfigError(f"axis = {axis!r}: unknown; {propose(axis, COST_AXES)}")
     about, kept = COST_AXES[axis], _drawable(series)
     costs = [x for points in kept.values() for x, _, _ in points]
     logarithmic = wide(costs) and (axis != "rounds" or max(costs) > 300)
     frame = _frame(title, kept, about.label, about.text, logarithmic=logarithmic)
     if axis == "rounds" and not logarithmic:
-        frame = replace(frame, x_ticks=_whole(frame.x.ticks()))
+        frame = replace(frame, x_ticks=_integer_ticks(frame.x.ticks()))
     places = _places(series)
     rings = [
         _ring(places[name], min(kept[name], key=lambda point: abs(point[0] - where)), frame)
@@ -94,11 +94,11 @@ def sensitivity(title: str, parameter: str, series: Series, *, logarithmic: bool
     """
     kept = _drawable(series)
     if logarithmic and any(x < 0 for points in kept.values() for x, _, _ in points):
-        raise ConfigError(f"{parameter}: a negative value has no place on a logarithmic axis")
+        raise ConfigError(f"{parameter}: a negative value cannot be shown on a logarithmic axis")
     frame = _frame(title, kept, parameter, compact, logarithmic=logarithmic)
     values = sorted({x for points in kept.values() for x, _, _ in points})
     if 1 < len(values) <= 7 and not logarithmic:
-        frame = replace(frame, x_ticks=values)  # a parameter is known by the values tried
+        frame = replace(frame, x_ticks=values)  # ticks at the values that were tried
     return _drawn(frame, kept, _places(series))
 
 
@@ -165,13 +165,13 @@ def _frame(title: str, kept: Series, x_name: str, x_text: Written, *, logarithmi
     )
 
 
-def _whole(ticks: Sequence[float]) -> list[float]:
-    """Return the ticks of an axis of rounds: whole numbers, the first round among them."""
+def _integer_ticks(ticks: Sequence[float]) -> list[float]:
+    """Return the ticks of an axis of rounds: integers, with the first round."""
     return [1.0, *(tick for tick in ticks if tick > 1 and tick == int(tick))]
 
 
 def _proper(y: Scale) -> bool:
-    """Say whether an axis cut at 0 and 1 still holds more than a line."""
+    """Return whether an axis cut at 0 and 1 still shows more than a line."""
     return min(y.high, 1.0) > max(y.low, 0.0)
 
 
@@ -195,11 +195,13 @@ def _curve(name: str, place: int, points: Sequence[Point], frame: Frame, line: s
             shape = tag("circle", cx=x, cy=y, r=5, class_="strip")
         else:
             continue
-        drawn.append(tag("g", shape, tag("title", _told(name, point, frame.x_name, frame.x_text))))
+        drawn.append(
+            tag("g", shape, tag("title", _tooltip(name, point, frame.x_name, frame.x_text)))
+        )
     return tag("g", drawn, class_=color_class(place))
 
 
-def _told(name: str, point: Point, what: str, text: Callable[[float], str]) -> str:
+def _tooltip(name: str, point: Point, what: str, text: Callable[[float], str]) -> str:
     x, mean, sd = point
     deviation = f" ± {100 * sd:.2f}" if sd > 0 else ""
     return f"{name}: {100 * mean:.2f}{deviation} % at {text(x)} ({what})"

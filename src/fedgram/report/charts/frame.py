@@ -10,13 +10,13 @@ from fedgram.report.charts.palette import color_class, marker, style
 from fedgram.report.markup import Markup, number, tag
 from fedgram.runtime.text import compact
 
-LETTER = 7.2  # width of a letter at 12 px in a wide font
+CHARACTER = 7.2  # width of a character at 12 px in a wide font
 LONGEST = 24
 ROW = 16.0
 
 
 def svg(width: float, height: float, label: str, *content: str | Iterable[str]) -> Markup:
-    """Return a drawing that stands alone or in a page; the label is read aloud."""
+    """Return an SVG file that can be inlined in a page; the label is for screen readers."""
     return tag(
         "svg",
         style(),
@@ -54,7 +54,7 @@ def shortened(name: str, longest: int = LONGEST) -> str:
 class Frame:
     """Two axes and what they mean.
 
-    The scales say where the plot lies on the paper: x from left to right, y from bottom to top.
+    The scales set the place of the plot on the page: x from left to right, y from bottom to top.
     """
 
     title: str
@@ -73,7 +73,7 @@ class Frame:
         return svg(
             self.width,
             self.height,
-            f"{self.title}: {self.y_name} against {self.x_name}",
+            f"{self.title}: {self.y_name or 'accuracy, %'} against {self.x_name}",
             words(12, 22, self.title, class_="title"),
             self._horizontal(),
             self._vertical(),
@@ -119,7 +119,7 @@ class LegendEntry:
 
 def legend_width(names: Iterable[str]) -> float:
     """Return the room that names at the right edge need."""
-    return 34 + LETTER * max((len(shortened(name)) for name in names), default=0)
+    return 34 + CHARACTER * max((len(shortened(name)) for name in names), default=0)
 
 
 def legend(entries: Sequence[LegendEntry], x: float, top: float, low: float) -> Markup:

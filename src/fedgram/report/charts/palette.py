@@ -1,8 +1,8 @@
 """Colors and markers of series, alike in every figure.
 
-The colors were searched for so that any two are told apart by people with protanopia, deuteranopia
-and tritanopia at least as well as those of Okabe and Ito, and stand out from the paper by 3 to 1;
-the tests hold them to it. Markers differ too, so that nothing rests on color alone.
+People with protanopia, deuteranopia and tritanopia can distinguish any two of the colors at least
+as well as those of Okabe and Ito. The contrast with the page is at least 3 to 1. Tests check both.
+Markers differ too, so that no information depends on color alone.
 """
 
 from __future__ import annotations

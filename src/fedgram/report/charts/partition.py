@@ -12,16 +12,16 @@ from fedgram.report.markup import Markup, joined, number, tag
 
 MOST_CLIENTS = 200  # more are thinned out: a column needs a few pixels
 MANY = 2500  # cells that are drawn without words of their own
-SMALLEST_DOT = 9.0  # pixels of a cell from which on dots are told apart by size
+SMALLEST_DOT = 9.0  # pixels of a cell from which on dots of different size can be distinguished
 SHADES = (0.15, 0.3, 0.46, 0.63, 0.81, 1.0)
 BARS = 44.0
 
 
-def partition(title: str, dealt: PartitionSummary) -> str:
-    """Draw how many training samples of each class each client has.
+def partition(title: str, summary: PartitionSummary) -> str:
+    """Draw each client's number of training samples of each class.
 
     Few clients and classes are dots whose area is the number of samples; many are shaded cells.
-    Bars above tell how many training samples a client has in all.
+    Bars above show each client's total number of training samples.
 
     Examples
     --------
@@ -30,10 +30,12 @@ def partition(title: str, dealt: PartitionSummary) -> str:
     >>> "a, class cat: 3 train, 0 valid, 1 test" in picture
     True
     """
-    shown = _thinned(dealt.clients)
-    sheet = _Sheet.of(dealt.classes, shown)
-    caption = [f"training samples of {len(dealt.clients)} clients, {len(dealt.classes)} classes"]
-    if len(shown) < len(dealt.clients):
+    shown = _thinned(summary.clients)
+    sheet = _Sheet.of(summary.classes, shown)
+    caption = [
+        f"training samples of {len(summary.clients)} clients, {len(summary.classes)} classes"
+    ]
+    if len(shown) < len(summary.clients):
         caption.append(f"{len(shown)} of the clients, evenly picked by size")
     if any(client.holdout for client in shown):
         caption.append("orange: held out of training")
@@ -113,9 +115,9 @@ class _Sheet:
         longest = max(len(shortened(client.client, 16)) for client in self.clients)
         return 10 + 6.6 * longest if self._upright else 16
 
-    def _every(self, wanted: float) -> int:
-        """Return how many columns go by between two names."""
-        return max(1, math.ceil(wanted / self.across)) if self.across < SMALLEST_DOT * 1.6 else 1
+    def _every(self, needed: float) -> int:
+        """Return the number of columns from one name to the next."""
+        return max(1, math.ceil(needed / self.across)) if self.across < SMALLEST_DOT * 1.6 else 1
 
     def x(self, place: float) -> float:
         return self.left + self.across * place
@@ -144,7 +146,7 @@ class _Sheet:
         return tag("g", shapes, most, class_="faint")
 
     def strips(self) -> Markup:
-        """Return columns that answer to the pointer with what there is to say about a client."""
+        """Return columns with a tooltip about each client."""
         return tag(
             "g",
             [
@@ -158,7 +160,7 @@ class _Sheet:
                         height=self.bottom - self.top + BARS,
                         class_="strip",
                     ),
-                    tag("title", _told(client)),
+                    tag("title", _client_tooltip(client)),
                 )
                 for k, client in enumerate(self.clients)
             ],
@@ -170,7 +172,7 @@ class _Sheet:
             circles = [
                 tag(
                     "circle",
-                    tag("title", self._cell_told(client, c)),
+                    tag("title", self._cell_tooltip(client, c)),
                     cx=self.x(k + 0.5),
                     cy=self.y(c + 0.5),
                     r=self._radius(count),
@@ -209,10 +211,10 @@ class _Sheet:
         paths = [f"M{number(self.x(k))} {number(self.y(c))}{shape}" for k, c in cells]
         if not worded:
             return tag("path", d="".join(paths), class_="mark", pointer_events="none")
-        told = [tag("title", self._cell_told(self.clients[k], c)) for k, c in cells]
+        titles = [tag("title", self._cell_tooltip(self.clients[k], c)) for k, c in cells]
         return joined(
             tag("path", title, d=path, class_="mark")
-            for title, path in zip(told, paths, strict=True)
+            for title, path in zip(titles, paths, strict=True)
         )
 
     def names(self) -> Markup:
@@ -245,7 +247,7 @@ class _Sheet:
         )
 
     def key(self) -> Markup:
-        """Say what sizes or shades mean."""
+        """Return the legend of sizes or shades."""
         y, x = self.height - 22, self.left + 4
         drawn: list[Markup] = []
         for shown, count in self._steps():
@@ -291,14 +293,14 @@ class _Sheet:
         )
         return tag("path", d=rows, class_="rule grid", pointer_events="none")
 
-    def _cell_told(self, client: ClientCounts, c: int) -> str:
+    def _cell_tooltip(self, client: ClientCounts, c: int) -> str:
         return (
             f"{client.client}, class {self.classes[c]}: {client.train[c]} train, "
             f"{client.valid[c]} valid, {client.test[c]} test"
         )
 
 
-def _told(client: ClientCounts) -> str:
+def _client_tooltip(client: ClientCounts) -> str:
     held = ", held out of training" if client.holdout else ""
     return (
         f"{client.client}{held}: {sum(client.train)} train, {sum(client.valid)} valid, "

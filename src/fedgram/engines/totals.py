@@ -1,0 +1,60 @@
+"""Who is in which total: leave-one-out steps at a client depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from fedgram.federation.step import Reply, total_name
+
+
+class Totals:
+    """The clients in the last total of each step of a run.
+
+    Examples
+    --------
+    >>> def statistics(client, broadcast): ...
+    >>> totals = Totals()
+    >>> totals.summed(statistics, None, ["south", "north"])
+    >>> totals.contributors, sorted(totals.of("north")), totals.of("east")
+    (['north', 'south'], ['statistics'], frozenset())
+    """
+
+    def __init__(self) -> None:
+        self._clients: dict[str, frozenset[str]] = {}
+        self.contributors: Sequence[str] = ()
+
+    def of(self, client: str) -> frozenset[str]:
+        """Return the names of the totals that a client is in."""
+        return frozenset(name for name, clients in self._clients.items() if client in clients)
+
+    def summed(self, step: Callable[..., Any], broadcast: Any, clients: Iterable[str]) -> None:
+        """Record the clients in the total that a sum returns.
+
+        Parameters
+        ----------
+        step, broadcast
+            The arguments of the sum.
+        clients
+            Names of the clients in the total.
+        """
+        self.contributors = sorted(clients)
+        self._clients[total_name(step, broadcast)] = frozenset(self.contributors)
+
+    def gathered(
+        self, step: Callable[..., Any], broadcast: Any, replies: Iterable[tuple[str, Reply]]
+    ) -> Iterator[tuple[str, Reply]]:
+        """Yield replies, and record the clients: a method adds gathered replies by itself.
+
+        Parameters
+        ----------
+        step, broadcast
+            The arguments of `gather`.
+        replies
+            Names and replies.
+        """
+        names = set()
+        for name, reply in replies:
+            names.add(name)
+            yield name, reply
+        self._clients[total_name(step, broadcast)] = frozenset(names)
