@@ -45,7 +45,7 @@ def costs(*, quick: bool) -> Iterator[str]:
     unit = whole.total.space.unit
 
     def heavier() -> None:
-        scores = LeaveOneOut.of(own, whole, Lift(), counted=True).with_extra_weight()
+        scores = LeaveOneOut.of(own, whole, Lift(), in_total=True).with_extra_weight()
         for alpha in THIRTY:
             correct(scores(alpha), own.labels.codes)
 
@@ -53,7 +53,7 @@ def costs(*, quick: bool) -> Iterator[str]:
         def leave_out() -> None:
             # Nobody but a client that leaves samples out needs the total's factor: it counts.
             fresh = NormalEquations(total=shared.total, ridge=100.0) if shared is whole else shared
-            mine = LeaveOneOut.of(own, fresh, Lift(), counted=True)
+            mine = LeaveOneOut.of(own, fresh, Lift(), in_total=True)
             refined = mine.fit_residual(own.features.values.astype(np.float64))
             for ridge in STRENGTHS[1:6]:
                 second = refined(ridge / unit**2)
