@@ -84,6 +84,12 @@ def benchmarks(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.extract", "--quick")
 
 
+@nox.session(venv_backend="none")
+def nightly(session: nox.Session) -> None:
+    """Run what takes hours, before a release; what follows `--` are parts of `.ci/nightly`."""
+    session.run(".ci/nightly", *session.posargs, external=True)
+
+
 @nox.session(name="all", venv_backend="none")
 def everything(session: nox.Session) -> None:
     """Run what `.ci/run` runs, each part in a session of its own."""
