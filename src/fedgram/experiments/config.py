@@ -6,6 +6,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +98,19 @@ class Config:
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def make(self, name: str) -> Method[Any]:
-        """Return the method of this name with its settings, and those of every method."""
-        has = {parameter.name for parameter in parameters(find_method(name))}
-        common = {key: value for key, value in self.every.items() if key in has}
-        return create_method(name, {**common, **self.method.get(name, {})})
+        """Return the method of this name with its settings, and those of every method.
+
+        It is created once: methods are frozen values.
+        """
+        if name not in self._created:
+            has = {parameter.name for parameter in parameters(find_method(name))}
+            common = {key: value for key, value in self.every.items() if key in has}
+            self._created[name] = create_method(name, {**common, **self.method.get(name, {})})
+        return self._created[name]
+
+    @cached_property
+    def _created(self) -> dict[str, Method[Any]]:
+        return {}
 
     def about(self, name: str) -> dict[str, Any]:
         """Return method, parameters and configuration, as they are recorded for a run."""
