@@ -14,8 +14,8 @@ from fedgram.federation.method import names
 STORED = Path(__file__).parents[1] / "stored"
 DATA, OWN = STORED / "data.npz", STORED / "north.npz"
 SHORT = ("rounds=1", "epochs=1", "rate=0.1", "blocks=1", "width=8", "exchanges=2")
-# One of each family: what it shares is of another type.
-FAMILIES = ("afl", "auto", "logistic", "fedavg", "fedacnnl", "deepafl", "lda", "pfedacnnl")
+# Of different families: what they share is of other types. Every other method is marked wide.
+FAMILIES = ("afl", "auto", "fedavg", "fedacnnl")
 SHARES_NOTHING = {"local"}
 # What they share is a network without a head: heads are the clients' own.
 SHARES_NO_PREDICTOR = {"fedas", "fedpcl", "fedrep", "local"}

@@ -98,13 +98,13 @@ def variants(name):
 
 
 def varied(chosen):
-    """Names and settings as parameters; other efforts, which are other widths, are marked wide."""
+    """Names and settings as parameters; other settings than the usual ones are marked wide."""
     return [
         pytest.param(
             name,
             settings,
             id="-".join([name, *map(str, settings.values())]),
-            marks=[pytest.mark.wide] if "effort" in settings else [],
+            marks=[pytest.mark.wide] if settings else [],
         )
         for name in chosen
         for settings in variants(name)

@@ -502,6 +502,7 @@ def test_where_classes_count_alike_every_sample_of_a_rare_one_is_judged_more():
     assert judged.squared.loss[0] == pytest.approx(int(expected.loss[0]), rel=1e-5)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "law", [law for law in laws.LAWS if law not in laws.SOLVED_LAWS], ids=lambda law: law.__name__
 )

@@ -56,6 +56,10 @@ CASES = {
     "auto of one round": ("auto", {"exchanges": 0, "effort": "low"}),
     "auto": ("auto", {"exchanges": 1}),
 }
+SOME_CASES = [  # of each method one by default
+    case if case in ("logistic", "auto of one round") else pytest.param(case, marks=pytest.mark.wide)
+    for case in CASES
+]
 
 
 def asked(request):
@@ -80,7 +84,7 @@ def told(out, name):
 # The same, whatever carries it
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", SOME_CASES)
 def test_between_sites_it_is_the_same_to_the_bit(tmp_path, case):
     name, settings = CASES[case]
     out, config, carrier, _ = served(tmp_path, name, data=LITTLE, method={name: settings})
@@ -88,7 +92,7 @@ def test_between_sites_it_is_the_same_to_the_bit(tmp_path, case):
     assert steps(carrier)["statistics"] == 4
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", SOME_CASES)
 def test_under_masks_it_is_the_same_to_the_bit(tmp_path, case):
     name, settings = CASES[case]
     engine = {"secure": True}
@@ -97,7 +101,7 @@ def test_under_masks_it_is_the_same_to_the_bit(tmp_path, case):
     assert done(out, name)["model_digest"] is None
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", SOME_CASES)
 def test_secure_sums_in_process_change_nothing(case):
     name, settings = CASES[case]
     openly, securely = (
@@ -272,7 +276,16 @@ def result(folder, name):
     }
 
 
-@pytest.fixture(scope="module", params=[(n, s) for n in STOPS for s in (False, True)], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("logistic", True),
+        ("auto", False),
+        pytest.param(("logistic", False), marks=pytest.mark.wide),
+        pytest.param(("auto", True), marks=pytest.mark.wide),
+    ],
+    ids=str,
+)
 def whole(request, tmp_path_factory):
     """A run without a stop: its method, its settings, its exchanges and its result."""
     name, secure = request.param
