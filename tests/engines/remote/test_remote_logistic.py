@@ -56,9 +56,9 @@ CASES = {
     "auto of one round": ("auto", {"exchanges": 0, "effort": "low"}),
     "auto": ("auto", {"exchanges": 1}),
 }
-SOME_CASES = [  # of each method one by default
-    case if case in ("logistic", "auto of one round") else pytest.param(case, marks=pytest.mark.wide)
-    for case in CASES
+USUAL = ("logistic", "auto of one round")  # the others are marked wide
+SOME_CASES = [
+    case if case in USUAL else pytest.param(case, marks=pytest.mark.wide) for case in CASES
 ]
 
 
