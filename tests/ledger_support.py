@@ -66,10 +66,10 @@ class Sent:
         if not self.samples:
             return ()
         gram = self.statistics(width).gram
-        return (*_pieces(codec.encode(gram)), *_pieces(codec.encode(-gram)))
+        return (*pieces(codec.encode(gram)), *pieces(codec.encode(-gram)))
 
 
-def _pieces(message: bytes) -> Iterator[bytes]:
+def pieces(message: bytes) -> Iterator[bytes]:
     """Yield some pieces of the numbers in a message, which follow its header."""
     data = message[8 + int.from_bytes(message[:8], "little") :]
     for start in range(0, len(data) - SLICE + 1, max(SLICE, len(data) // 5)):

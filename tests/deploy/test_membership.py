@@ -84,6 +84,28 @@ def test_a_certificate_that_was_changed_is_refused(tmp_path):
         membership.forget("nobody")
 
 
+def test_a_certificate_is_issued_again_after_a_kill_before_it_is_written(tmp_path, monkeypatch):
+    served(tmp_path, "afl")
+    membership = Membership(folder=tmp_path / "server")
+
+    def killed(self, certificate):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Membership, "certify", killed)
+        with pytest.raises(KeyboardInterrupt):
+            membership.forget("c1")
+    with pytest.raises(LedgerError, match="'fedgram federation certificate' writes"):
+        membership.forget("c1")
+    (path,) = membership.certificates("c1")
+    written = path.read_bytes()
+    assert membership.verify(path)
+    assert membership.certificates("c1") == [path]
+    assert path.read_bytes() == written
+    with pytest.raises(LedgerError, match="was not forgotten here"):
+        membership.certificates("c2")
+
+
 @pytest.fixture
 def secure_project(tmp_path):
     """A secure federation of four real site folders, run once."""
@@ -151,9 +173,17 @@ def test_a_withdrawal_that_somebody_else_signed_is_refused(tmp_path, secure_proj
 
 def test_forgetting_a_member_of_a_secure_sum_needs_a_new_sum(secure_project):
     project = secure_project
-    assert command("forget", project.folder, "west").exit_code == 0
+    forgotten = command("forget", project.folder, "west")
+    assert forgotten.exit_code == 0
+    certificate = json.loads(forgotten.stdout)
+    assert certificate["client"] == "west"
+    (model,) = certificate["published_with"]
+    assert model["members"] == ["east", "north", "south", "west"]
+    again = command("certificate", project.folder, "west")
+    assert json.loads(again.stdout) == certificate
     with ledger_of(project.server) as ledger:
         assert ledger.members == []
+        assert [e.client for e in ledger.history() if e.what == "forget"] == ["west"]
     run(project)
     with ledger_of(project.server) as ledger:
         assert ledger.tag("cohort").split("\n") == ["east", "north", "south"]

@@ -305,6 +305,39 @@ REFUSALS = {
 }
 
 
+def impossible(statistics):
+    """Return statistics with an entry beside the diagonal that no samples can have."""
+    gram = statistics.gram.copy()
+    gram[1] = 10**6
+    return replace(statistics, gram=gram)
+
+
+REFUSALS |= {
+    f"{verb} with sums that no samples have": (
+        lambda book, verb=verb, who=who: getattr(book, verb)(who, impossible(of("ant", number=30))),
+        DataError,
+        f"client {who}: a Gram matrix with an entry larger than its diagonal allows; contribute",
+    )
+    for verb, who in {"join": "east", "replace": "north", "stream": "north"}.items()
+} | {
+    "removing what leaves sums that no samples have": (
+        lambda book: book.stream("north", -impossible(of("bee", number=11))),
+        LedgerError,
+        "client north: more would be removed than was contributed",
+    ),
+    "withdrawing what leaves sums that no samples have": (
+        lambda book: book.withdraw("a", impossible(of("bee", number=11)), within="north", tag="b"),
+        LedgerError,
+        "client a: more would be removed than was contributed",
+    ),
+    "withdrawing more samples than there are": (
+        lambda book: book.withdraw("a", of(*"abcd", number=30), within="north", tag="b"),
+        LedgerError,
+        "client a: more would be removed than was contributed",
+    ),
+}
+
+
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_does_not_fit_is_refused_and_changes_nothing(ledger, path, name):
     attempt, error, match = REFUSALS[name]
@@ -628,6 +661,27 @@ def test_the_search_finds_bytes_that_are_deleted_but_not_overwritten(path, monke
         ledger.join("south", of("cat", number=20, width=150))
         ledger.forget("north")
     assert found(sent, 150, contents(path))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("before", ["member", "has left"])
+def test_a_replaced_contribution_is_erased_unless_it_is_kept(path, keep, before):
+    whole = Sent(((1, "ant"), (2, "bee"), (3, "bee")), ("ant", "bee"))
+    rest = Sent(whole.samples[1:], ("ant", "bee"))
+    with Ledger.create(path) as ledger:
+        ledger.join("south", of("cat", number=20))
+        ledger.join("north", whole.statistics(WIDTH), tag="old fingerprint")
+        if before == "has left":
+            ledger.leave("north")
+            ledger.admit("north")
+        ledger.replace("north", rest.statistics(WIDTH), tag="new fingerprint", keep=keep)
+        assert ledger.total == summed([*rest.samples, (20, "cat")], ("ant", "bee", "cat"), WIDTH)
+        assert ledger.tag("north") == "new fingerprint"
+        assert ledger.history()[-1].what == ("replace" if before == "member" else "join")
+        ledger.verify()
+        data = contents(path)
+        assert found(rest, WIDTH, data)
+        assert found(whole, WIDTH, data) == (b"old fingerprint" in data) == keep
 
 
 def test_a_ledger_shrinks_when_a_client_is_forgotten(path):

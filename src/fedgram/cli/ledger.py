@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from fedgram.core.statistics import Statistics
 from fedgram.data.dataset import TEST
 from fedgram.data.sources import load_dataset
 from fedgram.engines.ledger_backed import publish
-from fedgram.errors import ConfigError, DataError
+from fedgram.errors import ConfigError, DataError, LedgerError
 from fedgram.experiments import config as configuration
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Client
 from fedgram.federation.federated_dataset import gridded
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution
+from fedgram.ledger.folder import unused
 from fedgram.ledger.ledger import Ledger
 from fedgram.runtime import files
 
@@ -103,7 +105,7 @@ def init(ledger: Path, classes: str | None) -> None:
 @click.argument("contributions", nargs=-1, required=True, type=PATH)
 def join(ledger: Path, contributions: tuple[Path, ...]) -> None:
     """Add the contributions of new members."""
-    with Ledger.open(ledger) as book:
+    with _to_change(ledger) as book:
         for part in _contributions(contributions):
             book.join(part.client, part.statistics, tag=part.tag)
             _echo_total(book, f"{part.client} joined with {part.statistics.count} samples")
@@ -114,7 +116,7 @@ def join(ledger: Path, contributions: tuple[Path, ...]) -> None:
 @click.argument("contributions", nargs=-1, required=True, type=PATH)
 def stream(ledger: Path, contributions: tuple[Path, ...]) -> None:
     """Add increments of members; an increment made with --remove removes samples."""
-    with Ledger.open(ledger) as book:
+    with _to_change(ledger) as book:
         for part in _contributions(contributions):
             book.stream(part.client, part.statistics, tag=part.tag)
             _echo_total(book, f"{part.client}: {part.statistics.count:+d} samples")
@@ -125,7 +127,7 @@ def stream(ledger: Path, contributions: tuple[Path, ...]) -> None:
 @click.argument("client")
 def leave(ledger: Path, client: str) -> None:
     """Remove a member from the total; its contributions are kept for audit."""
-    with Ledger.open(ledger) as book:
+    with _to_change(ledger) as book:
         book.leave(client)
         _echo_total(book, f"{client} left")
 
@@ -137,12 +139,24 @@ def leave(ledger: Path, client: str) -> None:
 def forget(ledger: Path, client: str, certificate: Path | None) -> None:
     """Remove a client, erase all its contributions, and print a certificate."""
     if certificate:
-        files.require_writable(certificate)  # after the deletion there is no second chance
-    with Ledger.open(ledger) as book:
+        files.require_writable(certificate)
+    with _to_change(ledger) as book:
         shown = json.dumps(book.forget(client).to_dict(), indent=2)
     if certificate:
         files.write(certificate, shown + "\n")
     click.echo(shown)
+
+
+@ledger.command()
+@ledger_argument
+@click.argument("client")
+def certificate(ledger: Path, client: str) -> None:
+    """Print the certificate of a forgotten client again."""
+    with Ledger.open(ledger) as book:
+        found = book.certificates(client)
+    if not found:
+        raise LedgerError(f"client {client}: was not forgotten in this ledger")
+    click.echo(json.dumps(found[-1].to_dict(), indent=2))
 
 
 @ledger.command()
@@ -214,6 +228,13 @@ def solve(ledger: Path, out: Path, name: str, overrides: tuple[str, ...], as_jso
         click.echo(json.dumps(made, indent=2))
     else:
         click.echo(f"{made['shared_digest']}  {name} on {made['samples']} samples -> {out}")
+
+
+@contextmanager
+def _to_change(path: Path) -> Iterator[Ledger]:
+    """Open a ledger that no run uses meanwhile, if it belongs to a server."""
+    with unused(path.parent), Ledger.open(path) as book:
+        yield book
 
 
 def _contributions(paths: tuple[Path, ...]) -> Iterator[Contribution]:

@@ -67,9 +67,15 @@ def forget(folder: Path, client: str) -> None:
 
     The next runs exclude the site until 'admit'.
     """
-    for path in _membership(folder).forget(client):
-        click.echo(path.read_text(encoding="utf-8").rstrip())
-        click.echo(f"{path}: the certificate", err=True)
+    _echo_certificates(_membership(folder).forget(client))
+
+
+@federation.command()
+@folder_argument
+@click.argument("client")
+def certificate(folder: Path, client: str) -> None:
+    """Write and print the certificates of a forgotten site again."""
+    _echo_certificates(_membership(folder).certificates(client))
 
 
 @federation.command()
@@ -116,9 +122,13 @@ def accept(folder: Path, withdrawal: Path) -> None:
     """At the server: subtract a signed withdrawal from its total, and print the certificate."""
     project = Project.open(folder)
     certificate = _withdrawal().accept(project, withdrawal)
-    path = Membership(folder=project.server).certify(certificate)
-    click.echo(path.read_text(encoding="utf-8").rstrip())
-    click.echo(f"{path}: the certificate", err=True)
+    _echo_certificates([Membership(folder=project.server).certify(certificate)])
+
+
+def _echo_certificates(paths: list[Path]) -> None:
+    for path in paths:
+        click.echo(path.read_text(encoding="utf-8").rstrip())
+        click.echo(f"{path}: the certificate", err=True)
 
 
 def _withdrawal() -> ModuleType:

@@ -13,7 +13,7 @@ from fedgram.engines.ledger_backed import publish
 from fedgram.errors import LedgerError, MismatchError
 from fedgram.experiments.record import NOTES, file_name, read_lines, read_object
 from fedgram.ledger.certificate import Certificate
-from fedgram.ledger.folder import Ledgers
+from fedgram.ledger.folder import Ledgers, unused
 from fedgram.ledger.ledger import COHORT, Ledger, cohort
 from fedgram.runtime import files
 
@@ -60,24 +60,33 @@ class Membership:
         raise LedgerError(f"{self.folder}: no ledger has contributions for {name}; run it first")
 
     def forget(self, client: str) -> list[Path]:
-        """Remove a client from every ledger, erase what it sent, and write certificates."""
-        # Checked first: after the deletion there is no second chance to write a certificate.
+        """Remove a client from every ledger, erase what it sent, and write certificates.
+
+        A certificate is stored with the deletion, so that `certificates` writes it again.
+        """
         files.require_writable(self.folder / "certificates" / "test")
-        written = []
-        with Ledgers(self.folder) as ledgers:
+        with unused(self.folder), Ledgers(self.folder) as ledgers:
             known = [ledger for _, ledger in ledgers if client in _known(ledger)]
             if not known:
-                raise LedgerError(f"client {client}: no contributions of this client")
-            for ledger in known:
-                written.append(self.certify(_forgotten(ledger, client)))
-        return written
+                raise LedgerError(
+                    f"client {client}: no contributions of this client; if it was forgotten "
+                    "before, 'fedgram federation certificate' writes the certificates again"
+                )
+            return [self.certify(_forgotten(ledger, client)) for ledger in known]
+
+    def certificates(self, client: str) -> list[Path]:
+        """Write the certificates of all deletions of a client again."""
+        with Ledgers(self.folder) as ledgers:
+            found = [each for _, ledger in ledgers for each in ledger.certificates(client)]
+        if not found:
+            raise LedgerError(f"client {client}: was not forgotten here")
+        return [self.certify(certificate) for certificate in found]
 
     def certify(self, certificate: Certificate) -> Path:
-        """Write a certificate to a file; return its path."""
-        folder = self.folder / "certificates"
-        number = len(list(folder.glob("*.json"))) + 1
-        path = folder / f"{file_name(certificate.client)}-{number}.json"
-        files.write(path, json.dumps(certificate.to_dict(), indent=2) + "\n")
+        """Write a certificate to a file, which has the same name every time; return its path."""
+        name = f"{file_name(certificate.client)}-{certificate.mark}.json"
+        path = self.folder / "certificates" / name
+        files.write(path, json.dumps(certificate.to_dict(), indent=2) + "\n", private=True)
         return path
 
     def admit(self, client: str) -> None:
@@ -130,16 +139,12 @@ def _account(name: str, ledger: Ledger, federation: FederationRules) -> dict[str
 
 def _known(ledger: Ledger) -> set[str]:
     """Return the clients with contributions in a ledger, alone or within a cohort."""
-    stored = {e.client for e in ledger.history() if e.client and e.what == "join"} - {COHORT}
-    return stored.union(cohort(ledger))
+    return {*ledger.stored_clients, *cohort(ledger)} - {COHORT}
 
 
 def _forgotten(ledger: Ledger, client: str) -> Certificate:
     """Forget a client; within a cohort the whole total is erased, and must be summed again."""
-    if COHORT in ledger.members:
-        ledger.exclude(client)
-        return ledger.forget(COHORT)
-    return ledger.forget(client)
+    return ledger.forget(client, within=COHORT if client in cohort(ledger) else None)
 
 
 def _certified(ledger: Ledger, certificate: Certificate) -> bool:

@@ -26,7 +26,7 @@ from fedgram.experiments.record import read_object
 from fedgram.federation.client import Client
 from fedgram.federation.method import create_method
 from fedgram.ledger.certificate import Certificate
-from fedgram.ledger.folder import Ledgers
+from fedgram.ledger.folder import Ledgers, unused
 from fedgram.ledger.ledger import COHORT, cohort
 
 _SIGNED = ec.ECDSA(hashes.SHA384())
@@ -86,7 +86,7 @@ def accept(project: Project, path: Path) -> Certificate:
     _require_signed(project, withdrawal)
     client, part = withdrawal.client, withdrawal.statistics
     require_possible(part, part, classes=part.classes)
-    with Ledgers(project.server) as ledgers:
+    with unused(project.server), Ledgers(project.server) as ledgers:
         for _, ledger in ledgers:
             names = cohort(ledger)
             if client in names and ledger.space == part.space:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from fedgram.errors import DataError
 
+_MARK = 12  # characters
 _KIND = "fedgram certificate of deletion, format 1"
 
 
@@ -25,6 +27,12 @@ class Certificate:
     samples: int
     members: list[str]
     published_with: list[dict[str, Any]]
+
+    @property
+    def mark(self) -> str:
+        """A short text that distinguishes this deletion from all others."""
+        about = f"{self.client}\n{self.time}\n{self.event}\n{self.total_digest}"
+        return hashlib.sha256(about.encode()).hexdigest()[:_MARK]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate for JSON."""

@@ -9,13 +9,14 @@ from typing import Self
 
 from fedgram.core.samples import NO_SPACE, Space
 from fedgram.core.statistics import Statistics
-from fedgram.errors import ExactnessError, LedgerError, MismatchError
+from fedgram.errors import DataError, ExactnessError, LedgerError, MismatchError
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution, checked_classes, merged
 from fedgram.ledger.store import Event, LedgerFile
 
 COHORT = "cohort"  # the member that holds the total of a secure sum; its tag lists the clients
-_MEMBERSHIP = ("join", "leave", "forget", "admit")
+_JOINED = ("join", "replace")
+_MEMBERSHIP = ("join", "replace", "leave", "forget", "admit")
 
 
 class Ledger:
@@ -65,6 +66,11 @@ class Ledger:
         return self._file.clients(members_only=True)
 
     @property
+    def stored_clients(self) -> list[str]:
+        """Names of the clients with stored contributions, also of those that left, sorted."""
+        return self._file.clients(members_only=False)
+
+    @property
     def total(self) -> Statistics:
         """The sum of the members' contributions."""
         return self._file.total
@@ -85,8 +91,8 @@ class Ledger:
         return self._merged(self._file.stored(client))
 
     def tag(self, client: str) -> str:
-        """Return the tag of the last join of a client."""
-        joined = [e for e in self.history() if e.client == client and e.what == "join"]
+        """Return the tag of the last contribution with which a client joined or was replaced."""
+        joined = [e for e in self.history() if e.client == client and e.what in _JOINED]
         return str(joined[-1].detail.get("tag", "")) if joined else ""
 
     def shut_out(self) -> dict[str, str]:
@@ -106,15 +112,14 @@ class Ledger:
                 raise LedgerError(f"client {client}: has neither left nor been forgotten")
             self._file.add_event("admit", self.total, client=client)
 
-    def exclude(self, client: str) -> None:
-        """Record that a client is excluded that is in the total only as part of a cohort."""
-        with self._file.transaction():
-            self._file.add_event("forget", self.total, client=client)
-
-    def replace(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
+    def replace(
+        self, client: str, statistics: Statistics, *, tag: str = "", keep: bool = False
+    ) -> None:
         """Replace all contributions of a member by a new one, in one transaction.
 
-        A client that has left, or was forgotten, must be admitted first.
+        The old contributions are erased: their difference from the new one would show the samples
+        that were removed in between. A client that has left, or was forgotten, must be admitted
+        first.
 
         Parameters
         ----------
@@ -124,14 +129,21 @@ class Ledger:
             The new contribution.
         tag
             Stored with the contribution.
+        keep
+            Keep the old contributions for audit, as `leave` does.
         """
-        _refuse_negative(client, statistics)
+        _require_possible(client, statistics)
         with self._file.transaction():
             if client in self.shut_out() and client not in self.members:
                 raise LedgerError(f"client {client}: {self.shut_out()[client]}")
-            if client in self.members:
-                self._retire(client)
-            self._add("join", Contribution(client=client, statistics=statistics, tag=tag))
+            what = "replace" if client in self.members else "join"
+            gone = self._merged(self._file.stored(client))
+            if keep:
+                self._file.retire(client)
+            elif client in self.stored_clients:
+                self._file.erase(client, seen=True)
+            self._take_out(gone)
+            self._add(what, Contribution(client=client, statistics=statistics, tag=tag))
 
     def join(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
         """Add the statistics of a new member.
@@ -145,7 +157,7 @@ class Ledger:
         tag
             Stored with the contribution.
         """
-        _refuse_negative(client, statistics)
+        _require_possible(client, statistics)
         contribution = Contribution(client=client, statistics=statistics, tag=tag)
         with self._file.transaction():
             if client in self.members:
@@ -172,7 +184,7 @@ class Ledger:
             if statistics.count < 0:
                 self._remove(contribution)
             else:
-                _refuse_negative(client, statistics)
+                _require_possible(client, statistics)
                 self._add("stream", contribution)
         if statistics.count < 0:
             self._file.compact()
@@ -183,19 +195,38 @@ class Ledger:
             self._require_member(client)
             self._retire(client)
 
-    def forget(self, client: str) -> Certificate:
-        """Remove a client and erase all its contributions; return the certificate."""
+    def forget(self, client: str, *, within: str | None = None) -> Certificate:
+        """Remove a client and erase all its contributions, in one transaction.
+
+        Parameters
+        ----------
+        client
+            The client.
+        within
+            The member that is a sum of this client and others: it is erased as a whole.
+
+        Returns
+        -------
+        Certificate
+            It is stored with the deletion: `certificates` returns it again.
+        """
+        member = within or client
         with self._file.transaction():
-            if client not in self._file.clients(members_only=False):
+            if member not in self.stored_clients:
                 raise LedgerError(
                     f"client {client}: no contributions of this client; members: {self._named()}"
                 )
-            gone = self._merged(self._file.stored(client))
-            self._file.erase(client, seen=True)
+            gone = self._merged(self._file.stored(member))
+            self._file.erase(member, seen=True)
             total = self._take_out(gone)
-            number = self._deleted(client, total, among=client)
+            number = self._deleted(client, total, among=member)
         self._file.compact()
         return self._certificate(number)
+
+    def certificates(self, client: str) -> list[Certificate]:
+        """Return the certificates of all deletions of a client, oldest first."""
+        deletions = [e for e in self.history() if e.what == "forget" and e.client == client]
+        return [self._certificate(event.seq) for event in deletions]
 
     def withdraw(self, client: str, part: Statistics, *, within: str, tag: str) -> Certificate:
         """Subtract a client's part from a member that is the sum of several clients.
@@ -214,12 +245,12 @@ class Ledger:
         with self._file.transaction():
             self._require_member(within)
             rest = self._merged([*self._file.stored(within), -part])
-            _refuse_negative(client, rest)
+            _require_rest(client, rest)
             self._file.erase(within, seen=True)
             self._file.total = self._merged([self.total, -part])
             self._file.store(Contribution(client=within, statistics=rest, tag=tag))
             self._file.add_event(
-                "join", self.total, client=within, samples=rest.count, detail={"tag": tag}
+                "replace", self.total, client=within, samples=rest.count, detail={"tag": tag}
             )
             number = self._deleted(client, self.total, among=within)
         self._file.compact()
@@ -233,7 +264,7 @@ class Ledger:
             "published_with": [
                 {"time": event.time, **event.detail}
                 for event in self.history()
-                if event.what == "publish" and among in event.detail["members"]
+                if event.what == "publish" and {client, among} & {*event.detail["members"]}
             ],
         }
         return self._file.add_event("forget", total, client=client, detail=detail)
@@ -256,7 +287,8 @@ class Ledger:
                 raise LedgerError(
                     "the ledger has changed since the model was computed; solve again"
                 )
-            detail = {"shared_digest": shared_digest, "model": model, "members": self.members}
+            members = sorted({*self.members, *cohort(self)} - {COHORT})
+            detail = {"shared_digest": shared_digest, "model": model, "members": members}
             self._file.add_event("publish", total, samples=total.count, detail=detail)
 
     def verify(self, certificate: Certificate | None = None) -> str:
@@ -287,7 +319,7 @@ class Ledger:
             raise LedgerError("the certificate belongs to another ledger, or was changed")
         later = [event for event in history if event.seq > certificate.event]
         back = any(e.client == certificate.client and e.what == "join" for e in later)
-        if not back and certificate.client in self._file.clients(members_only=False):
+        if not back and certificate.client in self.stored_clients:
             raise LedgerError(f"client {certificate.client}: contributions are still stored")
 
     def _certificate(self, number: int) -> Certificate:
@@ -322,7 +354,7 @@ class Ledger:
         client, statistics = contribution.client, contribution.statistics
         self._agree(contribution)
         rest = self._merged([*self._file.stored(client), statistics])
-        _refuse_negative(client, rest)
+        _require_rest(client, rest)
         self._file.erase(client, seen=False)
         self._file.store(Contribution(client=client, statistics=rest, tag="after a removal"))
         self._file.total = total = self._merged([self.total, statistics])
@@ -375,14 +407,36 @@ class Ledger:
         return ", ".join(self.members) or "none"
 
 
+def _require_possible(client: str, statistics: Statistics) -> None:
+    """Raise for a contribution that no samples can have."""
+    _refuse_negative(client, statistics)
+    try:
+        statistics.validate()
+    except DataError as error:
+        raise DataError(f"client {client}: {error}; contribute again") from error
+
+
+def _require_rest(client: str, rest: Statistics) -> None:
+    """Raise LedgerError for what remains of a contribution, if no samples can have it."""
+    _refuse_negative(client, rest)
+    try:
+        rest.validate()
+    except DataError as error:
+        raise _exceeds(client) from error
+
+
 def _refuse_negative(client: str, statistics: Statistics) -> None:
     space, wrong = statistics.space, statistics.count < 0 or (statistics.diagonal() < 0).any()
     if space.traceable and space.has_constant:  # its row of the moment counts the classes
         wrong = wrong or (statistics.moment[space.constant] < 0).any()
     if wrong:
-        raise LedgerError(
-            f"client {client}: more would be removed than was contributed; was it removed already?"
-        )
+        raise _exceeds(client)
+
+
+def _exceeds(client: str) -> LedgerError:
+    return LedgerError(
+        f"client {client}: more would be removed than was contributed; was it removed already?"
+    )
 
 
 def cohort(ledger: Ledger) -> list[str]:

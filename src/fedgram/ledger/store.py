@@ -222,7 +222,7 @@ class LedgerFile:
         self._run("DELETE FROM contributions WHERE client = ?", [client])
         self._run(
             "UPDATE events SET samples = NULL, detail = '{}' WHERE client = ? "
-            "AND what IN ('join', 'stream', 'remove')",
+            "AND what IN ('join', 'replace', 'stream', 'remove')",
             [client],
         )
         if seen:

@@ -32,7 +32,23 @@ class SiteStore:
         if not re.fullmatch("[0-9a-f]{8,64}", run):  # it becomes the name of a folder
             raise DataError(f"{run!r} is not the name of a run")
         self._statistics = folder / "statistics"
+        self._samples = folder / "samples"
         self._run = folder / "runs" / run
+
+    def use_samples(self, fingerprint: str) -> None:
+        """Erase what was computed from other samples: the difference would show the changed ones.
+
+        Sessions of secure sums stay, because none may start twice.
+        """
+        if self._samples.is_file() and self._samples.read_text() == fingerprint:
+            return
+        old = [*self._statistics.glob("*")]
+        for run in self._run.parent.glob("*"):
+            if run != self._run:
+                old += [path for path in run.glob("*") if not path.name.startswith("party-")]
+        for path in old:
+            files.erase(path)
+        files.write(self._samples, fingerprint, private=True)
 
     def answer(self, serial: int, kind: str, request_digest: str) -> bytes | None:
         """Return the stored answer to this request; None if there is none."""
