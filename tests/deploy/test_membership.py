@@ -77,7 +77,7 @@ def test_a_certificate_that_was_changed_is_refused(tmp_path):
     served(tmp_path, "afl")
     membership = Membership(folder=tmp_path / "server")
     (path,) = membership.forget("c1")
-    path.write_text(path.read_text().replace('"samples": ', '"samples": 1'))
+    path.write_text(path.read_text().replace('"samples": ', '"samples": 1', 1))
     with pytest.raises(LedgerError, match="belongs to no ledger here"):
         membership.verify(path)
     with pytest.raises(LedgerError, match="no contributions of this client"):

@@ -9,6 +9,7 @@ from typing import Self
 
 from fedgram.errors import LedgerError
 from fedgram.ledger.ledger import COHORT, Ledger
+from fedgram.ledger.signing import KEY, available
 from fedgram.runtime import files
 
 LOCK = "serving.lock"  # locked while a run uses the ledgers of this folder
@@ -94,6 +95,7 @@ def _make(path: Path) -> None:
     part = path.with_name(f"{path.name}.part")
     for left in (part, part.with_name(f"{part.name}-journal")):
         left.unlink(missing_ok=True)
-    with Ledger.create(part):
+    key = path.with_name(KEY) if available() else None
+    with Ledger.create(part, key=key):
         pass
     part.replace(path)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from fedgram.core.samples import NO_SPACE, Space
 from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, ExactnessError, LedgerError, MismatchError
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution, checked_classes, merged
-from fedgram.ledger.store import Event, LedgerFile
+from fedgram.ledger.history import Event, check
+from fedgram.ledger.signing import fingerprint
+from fedgram.ledger.store import LedgerFile
 
 COHORT = "cohort"  # the member that holds the total of a secure sum; its tag lists the clients
 _JOINED = ("join", "replace")
@@ -44,10 +46,23 @@ class Ledger:
         self._file = file
 
     @classmethod
-    def create(cls, path: Path, *, classes: Sequence[str] | None = None) -> Self:
-        """Create an empty ledger; with `classes`, other classes are refused."""
+    def create(
+        cls, path: Path, *, classes: Sequence[str] | None = None, key: Path | None = None
+    ) -> Self:
+        """Create an empty ledger.
+
+        Parameters
+        ----------
+        path
+            File of the ledger.
+        classes
+            The only classes that are allowed; None for any.
+        key
+            File of the key that signs the history; it is created if it is missing. Without a key
+            the history is chained but not signed.
+        """
         checked = None if classes is None else sorted(checked_classes(classes))
-        return cls(LedgerFile(path, create=True, classes=checked))
+        return cls(LedgerFile(path, create=True, classes=checked, key=key))
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -84,6 +99,29 @@ class Ledger:
     def history(self) -> list[Event]:
         """Return all events, oldest first."""
         return self._file.events()
+
+    @property
+    def signed_by(self) -> str:
+        """Fingerprint of the key that signs the history; empty if it is not signed."""
+        return fingerprint(self._file.get("key") or "")
+
+    def change_key(self, key: Path) -> str:
+        """Sign with another key from now on; return its fingerprint. The old key signs this."""
+        self._file.use_key(key)
+        return self.signed_by
+
+    def export(self) -> dict[str, Any]:
+        """Return the history for JSON, as an auditor checks it, and record that it was exported."""
+        with self._file.transaction():
+            self._file.add_event("export", self.total)
+            openings = self._file.openings().items()
+            earlier = [event for event in self.history() if not event.body]
+            return {
+                "kind": "fedgram history, format 1",
+                "events": [entry.to_dict() for entry in self._file.entries()],
+                "openings": {key: {"salt": o.salt, "text": o.text} for key, o in openings},
+                "earlier": [asdict(event) for event in earlier],
+            }
 
     def of(self, client: str) -> Statistics:
         """Return the sum of a member's contributions."""
@@ -259,10 +297,14 @@ class Ledger:
     def _deleted(self, client: str, total: Statistics, *, among: str) -> int:
         """Add a deletion to the history, with the models that were published before."""
         detail = {
-            "samples": total.count,
             "members": self.members,
             "published_with": [
-                {"time": event.time, **event.detail}
+                {
+                    "time": event.time,
+                    "event": event.seq,
+                    "model": event.detail["model"],
+                    "members": event.detail["members"],
+                }
                 for event in self.history()
                 if event.what == "publish" and {client, among} & {*event.detail["members"]}
             ],
@@ -288,8 +330,9 @@ class Ledger:
                     "the ledger has changed since the model was computed; solve again"
                 )
             members = sorted({*self.members, *cohort(self)} - {COHORT})
-            detail = {"shared_digest": shared_digest, "model": model, "members": members}
-            self._file.add_event("publish", total, samples=total.count, detail=detail)
+            shared = self._file.commit(shared_digest)
+            detail = {"model": model, "members": members, "shared": shared}
+            self._file.add_event("publish", total, detail=detail)
 
     def verify(self, certificate: Certificate | None = None) -> str:
         """Recompute the total from the stored contributions and return its digest.
@@ -303,33 +346,64 @@ class Ledger:
             for _ in self._file.stored(member=False):
                 pass  # checks the checksums of contributions that are kept for audit
             digest = recomputed.digest()
-            if self.total != recomputed or digest != self.history()[-1].total_digest:
+            last = self.history()[-1]
+            if self.total != recomputed or digest != last.total_digest:
                 raise LedgerError(
                     f"{self._file.path}: the total is not the sum of its contributions; restore "
                     "it from a backup"
                 )
+            self._verify_history()
             if certificate is not None:
                 self._verify_deletion(certificate)
         return digest
 
+    def _verify_history(self) -> None:
+        """Raise LedgerError if chain, signatures or commitments are wrong."""
+        try:
+            key = check(self._file.entries(), self._file.openings())
+        except (LedgerError, KeyError, TypeError, ValueError) as error:
+            raise LedgerError(f"{self._file.path}: {error}; restore it from a backup") from error
+        if key != (self._file.get("key") or ""):
+            raise LedgerError(
+                f"{self._file.path}: the key of this ledger is not the last of its history"
+            )
+
     def _verify_deletion(self, certificate: Certificate) -> None:
         history = self.history()
-        recorded = any(e.seq == certificate.event and e.what == "forget" for e in history)
-        if not recorded or self._certificate(certificate.event) != certificate:
+        event = next((e for e in history if e.seq == certificate.event), None)
+        if event is None or event.what != "forget" or not self._is_of(certificate, event):
             raise LedgerError("the certificate belongs to another ledger, or was changed")
         later = [event for event in history if event.seq > certificate.event]
-        back = any(e.client == certificate.client and e.what == "join" for e in later)
+        back = any(e.client == certificate.client and e.what in _JOINED for e in later)
         if not back and certificate.client in self.stored_clients:
             raise LedgerError(f"client {certificate.client}: contributions are still stored")
 
+    def _is_of(self, certificate: Certificate, event: Event) -> bool:
+        """Whether a certificate states what an event of this ledger commits to."""
+        stored = self._certificate(event.seq)
+        if event.body:
+            # Without a total it is good only if the ledger does not know the total either.
+            opened = bool(certificate.salt) or not stored.salt
+            return certificate.entry == stored.entry and certificate.is_consistent() and opened
+        known = stored.total_digest in ("", certificate.total_digest)
+        return known and _plain(certificate) == _plain(stored)
+
     def _certificate(self, number: int) -> Certificate:
         event = next(event for event in self.history() if event.seq == number)
+        common: dict[str, Any] = {
+            "client": event.client or "",
+            "time": event.time,
+            "event": event.seq,
+            "total_digest": event.total_digest,
+        }
+        if not event.body:
+            return Certificate(**common, **event.detail)
+        entry = next(e for e in self._file.entries() if e.body["number"] == number)
+        opened = self._file.openings().get(event.body["after"])
+        samples = int(opened.text.split()[1]) if opened else None
+        salt = opened.salt if opened else ""
         return Certificate(
-            client=event.client or "",
-            time=event.time,
-            event=event.seq,
-            total_digest=event.total_digest,
-            **event.detail,
+            **common, **event.detail, samples=samples, salt=salt, entry=entry.to_dict()
         )
 
     def _add(self, what: str, contribution: Contribution) -> None:
@@ -437,6 +511,13 @@ def _exceeds(client: str) -> LedgerError:
     return LedgerError(
         f"client {client}: more would be removed than was contributed; was it removed already?"
     )
+
+
+def _plain(certificate: Certificate) -> list[Any]:
+    """Return what a certificate of format 1 states, without digests that may be erased."""
+    models = [{**model, "shared_digest": ""} for model in certificate.published_with]
+    about = (certificate.client, certificate.time, certificate.samples, certificate.members)
+    return [*about, models, certificate.salt, certificate.entry]
 
 
 def cohort(ledger: Ledger) -> list[str]:
