@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sqlite3
 
 import pytest
 from click.testing import CliRunner
-from remote_support import StandIn, served
+from remote_support import StandIn, federation, served
 
 from fedgram.cli import main
 from fedgram.core import codec
+from fedgram.core.statistics import Statistics
+from fedgram.deploy.flower.state import DATABASE, clean
 from fedgram.deploy.folders import Address, Project, create
 from fedgram.deploy.keys import make_keys
 from fedgram.deploy.membership import Membership
@@ -104,6 +109,129 @@ def test_a_certificate_is_issued_again_after_a_kill_before_it_is_written(tmp_pat
     assert path.read_bytes() == written
     with pytest.raises(LedgerError, match="was not forgotten here"):
         membership.certificates("c2")
+
+
+# What is left of a site that was forgotten
+
+
+def flower_database(path, *messages):
+    """Write messages to a database as a SuperLink does, delete some, and return the connection."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("CREATE TABLE objects (object_id TEXT, content BLOB)")
+    db.execute("CREATE TABLE message_res (message_id TEXT, content BLOB)")
+    db.execute("CREATE TABLE node (node_id INTEGER)")
+    db.execute("INSERT INTO node VALUES (7)")
+    for number, message in enumerate(messages):
+        db.execute("INSERT INTO objects VALUES (?, ?)", [str(number), message])
+        db.execute("INSERT INTO message_res VALUES (?, ?)", [str(number), message])
+    db.execute("DELETE FROM objects")  # the bytes stay
+    return db
+
+
+def answers_of(carrier, client):
+    """Return the answers of a client that hold its contribution."""
+    decoded = [(content, codec.decode(content)) for content in carrier.answered]
+    return [c for c, a in decoded if a.client == client and isinstance(a.value, Statistics)]
+
+
+def found_in(folder, content):
+    """Whether a part of a message is in a file of a folder."""
+    traces = [content[-3000:-2900], content[-1000:-900]]
+    data = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    return any(trace in each for trace in traces for each in data)
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_forgetting_cleans_the_database_of_flower_or_says_that_it_is_in_use(tmp_path, running):
+    _, _, carrier, _ = served(tmp_path, "afl")
+    server, membership = tmp_path / "server", Membership(folder=tmp_path / "server")
+    (message,) = answers_of(carrier, "c1")
+    others = [m for name in ("c0", "c2") for m in answers_of(carrier, name)]
+    db = flower_database(server / DATABASE, *others, message)
+    if not running:
+        db.close()
+    assert found_in(server, message)
+    membership.forget("c1")
+    if running:
+        assert membership.residue() == [("c1", server / f"{DATABASE}-wal")]
+        with pytest.raises(LedgerError, match=r"messages of forgotten sites remain: c1 in .*-wal"):
+            membership.verify()
+        db.close()
+        assert clean(server / DATABASE)  # at the next start of the server
+    assert not found_in(server, message)
+    assert membership.residue() == []
+    assert membership.verify()
+    with contextlib.closing(sqlite3.connect(server / DATABASE)) as db:
+        assert db.execute("SELECT * FROM node").fetchall() == [(7,)]
+    assert not (server / f"{DATABASE}-wal").exists()
+
+
+def test_a_site_that_was_forgotten_and_tries_to_connect_is_no_residue(tmp_path):
+    _, config, carrier, _ = served(tmp_path, "afl")
+    membership = Membership(folder=tmp_path / "server")
+    membership.forget("c1")
+    _, _, carrier, _ = again(tmp_path, config, minimum=3)
+    flower_database(membership.folder / DATABASE, *carrier.answered).close()
+    assert membership.residue() == []
+
+
+def test_forgetting_erases_the_answers_of_an_unfinished_run(tmp_path):
+    def killed(request, answer):
+        raise KeyboardInterrupt
+
+    folder, _ = federation(tmp_path, "afl", "fedpcl", method={"fedpcl": {"rounds": 2, "rate": 0.1}})
+    with pytest.raises(KeyboardInterrupt):
+        served(
+            tmp_path,
+            "afl",
+            "fedpcl",
+            method={"fedpcl": {"rounds": 2, "rate": 0.1}},
+            fault=lambda node, request, answer: fedpcl_killed(node, request, answer, killed),
+        )
+    membership = Membership(folder=folder)
+    (log,) = folder.glob("runs/*/*.journal")
+    values = [path for path in log.rglob("value-*") if codec.load(path)["name"] == "c1"]
+    assert values
+    membership.forget("c1")
+    assert not log.exists()
+    assert membership.verify()
+
+
+def fedpcl_killed(node, request, answer, kill):
+    asked = codec.decode(request)
+    late = asked.terms.method == "fedpcl" and asked.kind == "step" and asked.serial > 2
+    return kill(request, answer) if late and node == 102 else answer(request)
+
+
+def test_the_files_that_hold_digests_of_totals_with_a_forgotten_site_are_listed(tmp_path):
+    out, _, _, _ = served(tmp_path, "afl")
+    membership = Membership(folder=tmp_path / "server")
+    (first,) = membership.forget("c2")
+    membership.forget("c1")
+    assert membership.holding_digests("c1") == sorted(
+        [first, out / "afl.done", out / "afl/scores.jsonl", out / "afl/shared.safetensors"]
+    )
+    digest = json.loads((out / "afl.done").read_text())["shared_digest"]
+    holding = [p for p in (tmp_path / "server").rglob("*") if p.is_file()]
+    holding = {p for p in holding if digest.encode() in p.read_bytes()}
+    assert holding <= {*membership.holding_digests("c1")}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such modes")
+def test_what_a_server_writes_is_for_its_owner_alone(tmp_path):
+    before = os.umask(0o022)
+    try:
+        served(tmp_path, "afl", "fedpcl", method={"fedpcl": {"rounds": 1, "rate": 0.1}})
+        server, membership = tmp_path / "server", Membership(folder=tmp_path / "server")
+        flower_database(server / DATABASE).close()
+        membership.forget("c1")
+    finally:
+        os.umask(before)
+    (server / "federation.toml").unlink()  # written by the test
+    modes = {path: path.stat().st_mode & 0o777 for path in [server, *server.rglob("*")]}
+    assert {path for path, mode in modes.items() if mode & 0o077} == set()
+    assert modes[server / "runs"] == modes[server / "certificates"] == 0o700
 
 
 @pytest.fixture

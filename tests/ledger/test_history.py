@@ -20,7 +20,7 @@ from fedgram.errors import LedgerError
 from fedgram.ledger import signing, store
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution
-from fedgram.ledger.history import Entry, CommitmentOpening, check, signed_bytes, total_text
+from fedgram.ledger.history import CommitmentOpening, Entry, check, signed_bytes, total_text
 from fedgram.ledger.ledger import Ledger
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "check_history.py"

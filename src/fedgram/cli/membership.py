@@ -67,7 +67,16 @@ def forget(folder: Path, client: str) -> None:
 
     The next runs exclude the site until 'admit'.
     """
-    _echo_certificates(_membership(folder).forget(client))
+    membership = _membership(folder)
+    _echo_certificates(membership.forget(client))
+    for path in membership.holding_digests(client):
+        click.echo(f"{path}: holds a digest of a total with {client}; it is not erased", err=True)
+    for name, path in membership.residue():
+        click.echo(
+            f"{path}: holds messages of {name}, and is in use; it is cleaned at the next start of "
+            "the server",
+            err=True,
+        )
 
 
 @federation.command()

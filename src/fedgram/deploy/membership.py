@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedgram.deploy.flower.state import DATABASE, clean
+from fedgram.deploy.residue import residue
+from fedgram.deploy.run_state import erase_replay_logs
 from fedgram.deploy.settings import FederationRules, read_federation
 from fedgram.engines.ledger_backed import publish
 from fedgram.errors import LedgerError, MismatchError
-from fedgram.experiments.record import NOTES, file_name, read_lines, read_object
+from fedgram.experiments.record import NOTES, SCORES, file_name, read_lines, read_object
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.folder import Ledgers, unused
 from fedgram.ledger.ledger import COHORT, Ledger, cohort
@@ -62,17 +65,46 @@ class Membership:
     def forget(self, client: str) -> list[Path]:
         """Remove a client from every ledger, erase what it sent, and write certificates.
 
-        A certificate is stored with the deletion, so that `certificates` writes it again.
+        A certificate is stored with the deletion, so that `certificates` writes it again. Answers
+        of unfinished runs are erased too, and the messages in Flower's database unless it is in
+        use: then that is done at the next start of the server.
         """
-        files.require_writable(self.folder / "certificates" / "test")
-        with unused(self.folder), Ledgers(self.folder) as ledgers:
+        with files.private(self.folder), unused(self.folder), Ledgers(self.folder) as ledgers:
+            files.require_writable(self.folder / "certificates" / "test")
             known = [ledger for _, ledger in ledgers if client in _known(ledger)]
             if not known:
                 raise LedgerError(
                     f"client {client}: no contributions of this client; if it was forgotten "
                     "before, 'fedgram federation certificate' writes the certificates again"
                 )
-            return [self.certify(_forgotten(ledger, client)) for ledger in known]
+            written = [self.certify(_forgotten(ledger, client)) for ledger in known]
+            erase_replay_logs(self.folder)
+            clean(self.folder / DATABASE)
+        return written
+
+    def holding_digests(self, client: str) -> list[Path]:
+        """Return the files here with digests of totals with a client that was forgotten.
+
+        Whoever has the other contributions can check a guess of what was forgotten against such a
+        digest. Models and records are not erased: the operator decides about them.
+        """
+        found = set()
+        with Ledgers(self.folder) as ledgers:
+            certificates = [c for _, ledger in ledgers for c in ledger.certificates(client)]
+        for listed in [model for each in certificates for model in each.published_with]:
+            model = Path(listed["model"])
+            done = model.parent.with_name(f"{model.parent.name}.done")
+            found |= {model, model.parent / SCORES, done}
+        for path in (self.folder / "certificates").glob("*.json"):
+            if client in read_object(path).get("members", []):
+                found.add(path)
+        return sorted(path for path in found if path.is_file())
+
+    def residue(self) -> list[tuple[str, Path]]:
+        """Return forgotten clients with messages in files of this folder, and the files."""
+        with Ledgers(self.folder) as ledgers:
+            out = [client for client, how in ledgers.shut_out().items() if "forgotten" in how]
+        return residue(self.folder, out)
 
     def certificates(self, client: str) -> list[Path]:
         """Write the certificates of all deletions of a client again."""
@@ -99,12 +131,21 @@ class Membership:
                 ledger.admit(client)
 
     def verify(self, certificate: Path | None = None) -> dict[str, str]:
-        """Recompute every total from the stored contributions; check a certificate too."""
+        """Recompute every total, check the histories, and search for what should not be there.
+
+        With a certificate, check it too.
+        """
         shown = None if certificate is None else Certificate.read(read_object(certificate))
         with Ledgers(self.folder) as ledgers:
             digests = {name: ledger.verify() for name, ledger in ledgers}
             if shown is not None and not any(_certified(ledger, shown) for _, ledger in ledgers):
                 raise LedgerError("the certificate belongs to no ledger here, or was changed")
+        if remains := self.residue():
+            listed = ", ".join(f"{client} in {path}" for client, path in remains)
+            raise LedgerError(
+                f"messages of forgotten sites remain: {listed}; restart the server, which cleans "
+                f"{DATABASE}, or delete the file"
+            )
         return digests
 
     def _run(self, path: Path) -> dict[str, Any]:

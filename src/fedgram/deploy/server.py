@@ -56,7 +56,7 @@ def run_federation(transport: Transport, folder: Path, say: Say) -> Path:
     Path
         The folder of the records.
     """
-    with alone(folder, transport):
+    with files.private(folder), alone(folder, transport):
         return _served(transport, folder, say)
 
 

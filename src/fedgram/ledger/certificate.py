@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from fedgram.errors import DataError
-from fedgram.ledger.history import Entry, CommitmentOpening, about_text, total_text
+from fedgram.ledger.history import CommitmentOpening, Entry, about_text, total_text
 
 _MARK = 12  # characters
 _KINDS = {format_: f"fedgram certificate of deletion, format {format_}" for format_ in (1, 2)}

@@ -24,7 +24,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, LedgerError
 from fedgram.ledger import history
 from fedgram.ledger.contribution import Contribution
-from fedgram.ledger.history import Entry, Event, CommitmentOpening
+from fedgram.ledger.history import CommitmentOpening, Entry, Event
 from fedgram.ledger.signing import HistoryKey, fingerprint
 
 FORMAT = 2

@@ -70,6 +70,17 @@ def _make_folders(folder: Path, mode: int) -> None:
         folder.mkdir(mode=mode, exist_ok=True)
 
 
+@contextmanager
+def private(folder: Path) -> Iterator[None]:
+    """Let only the owner enter a folder, and read what this process writes in the body."""
+    folder.chmod(0o700)
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def erase(path: Path) -> None:
     """Overwrite a file with zeros and delete it; a link is deleted only."""
     with suppress(FileNotFoundError):
