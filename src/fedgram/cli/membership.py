@@ -100,11 +100,19 @@ def admit(folder: Path, client: str) -> None:
 @folder_argument
 @click.argument("certificate", required=False, type=PATH)
 def verify(folder: Path, certificate: Path | None) -> None:
-    """Recompute every total from the stored contributions, and check a certificate."""
-    for name, digest in _membership(folder).verify(certificate).items():
+    """Recompute every total, check histories and a certificate, and search for residue.
+
+    Residue is what a forgotten site sent and what is still in a file of the server.
+    """
+    membership = _membership(folder)
+    for name, digest in membership.verify(certificate).items():
         click.echo(f"{digest}  {name}: the total is the sum of the members' contributions")
+    for name, key in membership.keys().items():
+        signed = f"signed by {key}" if key else "chained, but not signed"
+        click.echo(f"{name}: the history is {signed}")
     if certificate:
         click.echo(f"{certificate}: the certificate is valid")
+    membership.require_no_residue()
 
 
 @federation.command()

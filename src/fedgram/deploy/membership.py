@@ -131,22 +131,27 @@ class Membership:
                 ledger.admit(client)
 
     def verify(self, certificate: Path | None = None) -> dict[str, str]:
-        """Recompute every total, check the histories, and search for what should not be there.
-
-        With a certificate, check it too.
-        """
+        """Recompute every total and check the histories; check a certificate too."""
         shown = None if certificate is None else Certificate.read(read_object(certificate))
         with Ledgers(self.folder) as ledgers:
             digests = {name: ledger.verify() for name, ledger in ledgers}
             if shown is not None and not any(_certified(ledger, shown) for _, ledger in ledgers):
                 raise LedgerError("the certificate belongs to no ledger here, or was changed")
+        return digests
+
+    def keys(self) -> dict[str, str]:
+        """Return the fingerprint of the key that signs each ledger; empty without a key."""
+        with Ledgers(self.folder) as ledgers:
+            return {name: ledger.signed_by for name, ledger in ledgers}
+
+    def require_no_residue(self) -> None:
+        """Raise LedgerError if files of this folder hold messages of forgotten clients."""
         if remains := self.residue():
             listed = ", ".join(f"{client} in {path}" for client, path in remains)
             raise LedgerError(
                 f"messages of forgotten sites remain: {listed}; restart the server, which cleans "
-                f"{DATABASE}, or delete the file"
+                f"{DATABASE}; delete other files"
             )
-        return digests
 
     def _run(self, path: Path) -> dict[str, Any]:
         state = read_object(path / "course.json")
