@@ -288,3 +288,5 @@ def test_a_site_killed_after_its_upload_is_in_and_forgetting_takes_it_out(federa
     federation.run()
     federation.require_result("north", "west")
     assert any("south was forgotten" in text for _, text in federation.notes())
+    federation.restart()  # it cleans Flower's database
+    Membership(folder=federation.project.server).require_no_residue()

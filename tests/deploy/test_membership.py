@@ -117,6 +117,7 @@ def test_a_certificate_is_issued_again_after_a_kill_before_it_is_written(tmp_pat
 def flower_database(path, *messages):
     """Write messages to a database as a SuperLink does, delete some, and return the connection."""
     db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA secure_delete = OFF")
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("CREATE TABLE objects (object_id TEXT, content BLOB)")
     db.execute("CREATE TABLE message_res (message_id TEXT, content BLOB)")

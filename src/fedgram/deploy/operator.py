@@ -21,8 +21,9 @@ from fedgram.deploy.flower.state import DATABASE, clean
 from fedgram.deploy.folders import Address, Project, SiteFolder
 from fedgram.deploy.processes import Child, Processes, follow, free_ports, reason
 from fedgram.deploy.settings import NODES, found, read_federation
-from fedgram.errors import ConfigError, FederationError
+from fedgram.errors import ConfigError, FederationError, LedgerError
 from fedgram.experiments.record import read_object
+from fedgram.ledger.folder import unused
 from fedgram.runtime import files
 from fedgram.runtime.toml import written
 
@@ -172,7 +173,8 @@ def start_superlink(project: Project, processes: Processes) -> Child:
     if operator.is_up():
         raise FederationError(f"{project.address}: a server is running there; stop it first")
     project.server.chmod(0o700)
-    clean(project.server / DATABASE)  # no messages of earlier runs are needed again
+    with suppress(LedgerError), unused(project.server):  # a run may have outlived its server
+        clean(project.server / DATABASE)
     v6 = ":" in project.address.host
     anywhere = "::" if v6 else "0.0.0.0"  # noqa: S104 (sites connect from other machines)
     adapter.program("flower-superlink")  # raises where Flower is missing
