@@ -174,13 +174,15 @@ class Ledger:
         with self._file.transaction():
             if client in self.shut_out() and client not in self.members:
                 raise LedgerError(f"client {client}: {self.shut_out()[client]}")
-            what = "replace" if client in self.members else "join"
+            member = client in self.members
             gone = self._merged(self._file.stored(client))
             if keep:
                 self._file.retire(client)
             elif client in self.stored_clients:
                 self._file.erase(client, seen=True)
-            self._take_out(gone)
+            if member:  # it reads the other members' contributions
+                self._take_out(gone)
+            what = "replace" if member else "join"
             self._add(what, Contribution(client=client, statistics=statistics, tag=tag))
 
     def join(self, client: str, statistics: Statistics, *, tag: str = "") -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from fedgram.errors import LedgerError
+from fedgram.runtime import files
 
 KEY = "history.key"  # file beside a ledger, unless another one is given
 
@@ -71,12 +73,15 @@ class HistoryKey:
             content = Ed25519PrivateKey.generate().private_bytes(
                 as_bytes.Encoding.PEM, as_bytes.PrivateFormat.PKCS8, as_bytes.NoEncryption()
             )
+            part = path.with_name(f"{path.name}.{os.getpid()}.part")
+            files.write(part, content, private=True)
             try:
-                number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(number, "wb") as file:
-                    file.write(content)
+                with suppress(FileExistsError):  # another process was faster
+                    os.link(part, path)
             except OSError as error:
-                raise LedgerError(f"{path}: cannot be written ({error.strerror})") from error
+                raise files.cannot_write(path, error) from error
+            finally:
+                part.unlink()
         return cls(path)
 
     @property

@@ -13,6 +13,7 @@ from fedgram.runtime import files
 
 _KEPT = 2  # exchanges whose answers are stored: the server may repeat the last request
 _DIGEST = 64  # characters
+_COMPUTED = ("answer", "state", "model")  # files of a run that depend on the samples
 
 
 class SiteStore:
@@ -38,14 +39,14 @@ class SiteStore:
     def use_samples(self, fingerprint: str) -> None:
         """Erase what was computed from other samples: the difference would show the changed ones.
 
-        Sessions of secure sums stay, because none may start twice.
+        What guards secure sums stays: no session may start twice.
         """
         if self._samples.is_file() and self._samples.read_text() == fingerprint:
             return
         old = [*self._statistics.glob("*")]
         for run in self._run.parent.glob("*"):
             if run != self._run:
-                old += [path for path in run.glob("*") if not path.name.startswith("party-")]
+                old += [path for kind in _COMPUTED for path in run.glob(f"{kind}-*")]
         for path in old:
             files.erase(path)
         files.write(self._samples, fingerprint, private=True)
