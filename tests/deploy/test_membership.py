@@ -21,6 +21,7 @@ from fedgram.deploy.membership import Membership
 from fedgram.deploy.server import run_federation
 from fedgram.deploy.settings import read_site
 from fedgram.deploy.site import office
+from fedgram.engines.remote.messages import Answer
 from fedgram.errors import LedgerError, PrivacyError
 from fedgram.experiments import config as configuration
 from fedgram.ledger.ledger import Ledger
@@ -100,6 +101,7 @@ def test_a_certificate_is_issued_again_after_a_kill_before_it_is_written(tmp_pat
         patch.setattr(Membership, "certify", killed)
         with pytest.raises(KeyboardInterrupt):
             membership.forget("c1")
+    membership.require_no_residue()
     with pytest.raises(LedgerError, match="'fedgram federation certificate' writes"):
         membership.forget("c1")
     (path,) = membership.certificates("c1")
@@ -272,8 +274,11 @@ def test_a_site_withdraws_from_a_secure_sum(tmp_path, secure_project):
     file = tmp_path / "west.withdrawal"
     made = command("withdraw", project.site("west").folder, "-m", "afl", "-o", file)
     assert made.exit_code == 0, made.output
+    message = codec.encode(Answer(client="west", request_digest="", value=codec.load(file)))
+    flower_database(project.server / DATABASE, message).close()
     accepted = command("accept", project.folder, file)
     assert accepted.exit_code == 0, accepted.output
+    assert command("verify", project.folder).exit_code == 0
     with ledger_of(project.server) as ledger:
         remaining = ledger.total
         assert ledger.tag("cohort").split("\n") == ["east", "north", "south"]

@@ -77,10 +77,8 @@ class Membership:
                     f"client {client}: no contributions of this client; if it was forgotten "
                     "before, 'fedgram federation certificate' writes the certificates again"
                 )
-            written = [self.certify(_forgotten(ledger, client)) for ledger in known]
-            erase_replay_logs(self.folder)
-            clean(self.folder / DATABASE)
-        return written
+            erase_messages(self.folder)  # first: after a kill, the command can be repeated
+            return [self.certify(_forgotten(ledger, client)) for ledger in known]
 
     def holding_digests(self, client: str) -> list[Path]:
         """Return the files here with digests of totals with a client that was forgotten.
@@ -165,6 +163,12 @@ class Membership:
                 "left_out": [note for note in notes if note["text"].startswith("left out")],
             }
         return {"run": path.name, "finished": state["finished"], "methods": methods}
+
+
+def erase_messages(folder: Path) -> None:
+    """Erase the messages of sites in unfinished runs, and in Flower's database unless in use."""
+    erase_replay_logs(folder)
+    clean(folder / DATABASE)
 
 
 def _account(name: str, ledger: Ledger, federation: FederationRules) -> dict[str, Any]:

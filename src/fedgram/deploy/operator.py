@@ -172,8 +172,8 @@ def start_superlink(project: Project, processes: Processes) -> Child:
     operator = operator_of(project, processes)
     if operator.is_up():
         raise FederationError(f"{project.address}: a server is running there; stop it first")
-    project.server.chmod(0o700)
-    with suppress(LedgerError), unused(project.server):  # a run may have outlived its server
+    # A run may have outlived its server: then its messages stay.
+    with suppress(LedgerError), files.private(project.server), unused(project.server):
         clean(project.server / DATABASE)
     v6 = ":" in project.address.host
     anywhere = "::" if v6 else "0.0.0.0"  # noqa: S104 (sites connect from other machines)

@@ -73,7 +73,8 @@ def _make_folders(folder: Path, mode: int) -> None:
 @contextmanager
 def private(folder: Path) -> Iterator[None]:
     """Let only the owner enter a folder, and read what this process writes in the body."""
-    folder.chmod(0o700)
+    with suppress(PermissionError):  # a folder of another owner
+        folder.chmod(0o700)
     before = os.umask(0o077)
     try:
         yield
