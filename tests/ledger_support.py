@@ -66,10 +66,10 @@ class Sent:
         if not self.samples:
             return ()
         gram = self.statistics(width).gram
-        return (*_pieces(codec.encode(gram)), *_pieces(codec.encode(-gram)))
+        return (*pieces(codec.encode(gram)), *pieces(codec.encode(-gram)))
 
 
-def _pieces(message: bytes) -> Iterator[bytes]:
+def pieces(message: bytes) -> Iterator[bytes]:
     """Yield some pieces of the numbers in a message, which follow its header."""
     data = message[8 + int.from_bytes(message[:8], "little") :]
     for start in range(0, len(data) - SLICE + 1, max(SLICE, len(data) // 5)):
@@ -86,8 +86,8 @@ class Operation:
         if self.sent is None:
             return getattr(ledger, self.what)(self.client)
         statistics = self.sent.statistics(width)
-        if self.what == "join":
-            return ledger.join(self.client, statistics)
+        if self.what in ("join", "replace"):
+            return getattr(ledger, self.what)(self.client, statistics)
         return ledger.stream(self.client, -statistics if self.what == "remove" else statistics)
 
 
@@ -106,6 +106,9 @@ class Reference:
         client, sent = operation.client, operation.sent
         if operation.what in ("join", "stream"):
             self.held.setdefault(client, []).append(sent)
+        elif operation.what == "replace":
+            self.erased += self.left.pop(client, []) + self.held[client]
+            self.held[client] = [sent]
         elif operation.what == "leave":
             self.left.setdefault(client, []).extend(self.held.pop(client))
         elif operation.what == "forget":
@@ -161,7 +164,14 @@ def rows(path: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
 
 # A stream of operations, the same for all who know the seed.
 
-_CHANCES = {"join": 0.25, "stream": 0.25, "remove": 0.2, "leave": 0.1, "forget": 0.2}
+_CHANCES = {
+    "join": 0.25,
+    "stream": 0.2,
+    "replace": 0.15,
+    "remove": 0.15,
+    "leave": 0.1,
+    "forget": 0.15,
+}
 
 
 def operations(seed: int) -> Iterator[Operation]:
@@ -182,7 +192,7 @@ def operations(seed: int) -> Iterator[Operation]:
         member = client in state.held
         if not {"join": not member, "forget": member or client in state.left}.get(what, member):
             continue
-        if what in ("join", "stream"):
+        if what in ("join", "stream", "replace"):
             sent = fresh()
         elif what == "remove":
             own = state.samples(client)

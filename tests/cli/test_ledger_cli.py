@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import numpy as np
@@ -18,6 +19,7 @@ from ledger_support import rows
 from safetensors.numpy import save_file
 
 from fedgram.cli import main
+from fedgram.ledger import signing
 from fedgram.ledger.ledger import Ledger
 
 CLASSES = np.array(["ant", "bee", "cat", "dog"])
@@ -183,7 +185,7 @@ def test_a_client_that_leaves_or_is_forgotten_was_never_there(here, data):
 
 def test_a_certificate_is_printed_written_and_verified(here, data):
     federated(data)
-    model = solved()
+    solved()
     shown = done("ledger", "forget", "ledger", "west", "--certificate", "certificate.json")
     certificate = json.loads(shown)
     assert json.loads((here / "certificate.json").read_text(encoding="utf-8")) == certificate
@@ -191,10 +193,9 @@ def test_a_certificate_is_printed_written_and_verified(here, data):
     assert certificate["members"] == ["north", "south"]
     assert certificate["total_digest"] == total()
     (published,) = certificate["published_with"]
-    assert (published["shared_digest"], published["model"]) == (
-        model["shared_digest"],
-        "afl.shared",
-    )
+    assert (published["event"], published["model"]) == (5, "afl.shared")
+    assert json.loads(done("ledger", "certificate", "ledger", "west")) == certificate
+    one_line(cli("ledger", "certificate", "ledger", "north"), 8, "was not forgotten")
     for _ in range(2):
         verified = done("ledger", "verify", "ledger", "certificate.json").splitlines()
         assert (
@@ -234,6 +235,28 @@ def test_a_certificate_that_cannot_be_written_stops_the_deletion_or_is_shown(her
     one_line(result, 3, "file/certificate.json")
     members = json.loads(done("ledger", "show", "ledger", "--json"))["members"]
     assert "west" in members or json.loads(result.stdout)["client"] == "west"
+
+
+def test_a_history_is_exported_signed_and_checked(here, data):
+    federated(data)
+    key = done("ledger", "key", "ledger").split()[0]
+    assert key in done("ledger", "verify", "ledger")
+    done("ledger", "key", "ledger", "--change", "other.key")
+    assert key not in done("ledger", "verify", "ledger")
+    done("ledger", "forget", "ledger", "west", "--certificate", "certificate.json")
+    assert done("ledger", "export", "ledger", "-o", "history.json") == "history.json: 7 events\n"
+    script = Path(__file__).parents[2] / "examples" / "check_history.py"
+    words = [sys.executable, script, key, "history.json", "certificate.json"]
+    checked = subprocess.run(words, capture_output=True, text=True, check=True, cwd=here)
+    assert checked.stdout == "7 events, chained and signed; 1 certificates, valid\n"
+
+
+def test_without_cryptography_a_ledger_says_that_it_is_not_signed(here, data, monkeypatch):
+    monkeypatch.setattr(signing, "available", lambda: False)
+    said = done("ledger", "init", "ledger")
+    assert "chained, but not signed; pip install 'fedgram[secure]'" in said
+    assert not (here / "history.key").exists()
+    one_line(cli("ledger", "init", "other", "--key", "my.key"), 8, "pip install")
 
 
 # show
@@ -621,5 +644,5 @@ def test_every_command_has_help(names, option):
 
 def test_the_commands_of_a_ledger_are_listed():
     shown = done("ledger", "--help")
-    for name in ("init", "join", "stream", "leave", "forget", "show", "verify", "solve"):
+    for name in ("init", "join", "stream", "leave", "forget", "show", "verify", "export"):
         assert re.search(rf"^  {name} +[A-Z]", shown, re.MULTILINE), name

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgram.deploy.flower import adapter
+from fedgram.deploy.flower import adapter, state
 from fedgram.deploy.flower.gate import Gate
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's dependencies
@@ -215,3 +215,55 @@ def test_a_line_of_flowers_log_gives_the_reason():
     record = logging.LogRecord("flwr", logging.ERROR, "", 0, "cannot connect", (), None)
     line = re.sub(r"\x1b\[[0-9;]*m", "", console_handler.format(record))
     assert adapter.ERROR_LINE.search(line)["why"] == "cannot connect"
+
+
+@needs_flower
+def test_every_table_of_flower_with_content_is_cleaned_or_holds_no_message():
+    from flwr.supercore.state.schema import corestate_tables, linkstate_tables, objectstore_tables
+    from sqlalchemy import LargeBinary
+
+    harmless = {"node", "fab", "automation", "series_context"}  # keys, programs, requests to run
+    made = [
+        corestate_tables.create_corestate_metadata(),
+        linkstate_tables.create_linkstate_metadata(),
+        objectstore_tables.create_objectstore_metadata(),
+    ]
+    tables = {name: table for each in made for name, table in each.tables.items()}
+    content = {
+        name
+        for name, table in tables.items()
+        if any(isinstance(column.type, LargeBinary) for column in table.columns)
+    }
+    assert content <= {*state.MESSAGES} | harmless
+    assert {*state.MESSAGES} <= {*tables}
+    for name in state.MESSAGES:  # those that refer to others come first
+        targets = {key.column.table.name for key in tables[name].foreign_keys}
+        later = state.MESSAGES[: state.MESSAGES.index(name)]
+        assert not targets & {*later}
+
+
+@needs_flower
+def test_a_database_that_a_superlink_has_open_is_left_alone_and_cleaned_afterwards(tmp_path):
+    from flwr.supercore.object_store.sql_object_store import SqlObjectStore
+    from flwr.supercore.state.schema.objectstore_models import StoredObject
+    from sqlalchemy import delete, insert
+
+    path, message = tmp_path / state.DATABASE, os.urandom(100_000)
+
+    def there():
+        return any(message[5000:5100] in file.read_bytes() for file in tmp_path.iterdir())
+
+    store = SqlObjectStore(str(path))
+    store.initialize()
+    with store._engine.begin() as connection:
+        connection.execute(insert(StoredObject).values(object_id="a", content=message))
+    with store._engine.begin() as connection:
+        connection.execute(delete(StoredObject))  # as at the end of a run
+    assert there()
+    assert not state.clean(path)
+    store._engine.dispose()
+    assert state.clean(path)
+    assert not there()
+    again = SqlObjectStore(str(path))  # Flower still reads it
+    again.initialize()
+    again._engine.dispose()

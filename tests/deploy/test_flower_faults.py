@@ -280,3 +280,5 @@ def test_a_site_killed_after_its_upload_is_in_and_forgetting_takes_it_out(federa
         return any("south was forgotten" in text for _, text in federation.notes())
 
     wait_for(is_refused)  # Flower may count a restarted site as absent for a minute
+    federation.restart()  # it cleans Flower's database
+    Membership(folder=federation.project.server).require_no_residue()

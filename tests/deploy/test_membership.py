@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sqlite3
 
 import pytest
 from click.testing import CliRunner
-from remote_support import StandIn, served
+from remote_support import StandIn, federation, served
 
 from fedgram.cli import main
 from fedgram.core import codec
+from fedgram.core.statistics import Statistics
+from fedgram.deploy.flower.state import DATABASE, clean
 from fedgram.deploy.folders import Address, Project, create
 from fedgram.deploy.keys import make_keys
 from fedgram.deploy.membership import Membership
 from fedgram.deploy.server import run_federation
 from fedgram.deploy.settings import read_site
 from fedgram.deploy.site import office
+from fedgram.engines.remote.messages import Answer
 from fedgram.errors import LedgerError, PrivacyError
 from fedgram.experiments import config as configuration
 from fedgram.ledger.ledger import Ledger
@@ -77,11 +83,160 @@ def test_a_certificate_that_was_changed_is_refused(tmp_path):
     served(tmp_path, "afl")
     membership = Membership(folder=tmp_path / "server")
     (path,) = membership.forget("c1")
-    path.write_text(path.read_text().replace('"samples": ', '"samples": 1'))
+    path.write_text(path.read_text().replace('"samples": ', '"samples": 1', 1))
     with pytest.raises(LedgerError, match="belongs to no ledger here"):
         membership.verify(path)
     with pytest.raises(LedgerError, match="no contributions of this client"):
         membership.forget("nobody")
+
+
+def test_a_certificate_is_issued_again_after_a_kill_before_it_is_written(tmp_path, monkeypatch):
+    served(tmp_path, "afl")
+    membership = Membership(folder=tmp_path / "server")
+
+    def killed(self, certificate):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Membership, "certify", killed)
+        with pytest.raises(KeyboardInterrupt):
+            membership.forget("c1")
+    membership.require_no_residue()
+    with pytest.raises(LedgerError, match="'fedgram federation certificate' writes"):
+        membership.forget("c1")
+    (path,) = membership.certificates("c1")
+    written = path.read_bytes()
+    assert membership.verify(path)
+    assert membership.certificates("c1") == [path]
+    assert path.read_bytes() == written
+    with pytest.raises(LedgerError, match="was not forgotten here"):
+        membership.certificates("c2")
+
+
+# What is left of a site that was forgotten
+
+
+def flower_database(path, *messages):
+    """Write messages to a database as a SuperLink does, delete some, and return the connection."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA secure_delete = OFF")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("CREATE TABLE objects (object_id TEXT, content BLOB)")
+    db.execute("CREATE TABLE message_res (message_id TEXT, content BLOB)")
+    db.execute("CREATE TABLE node (node_id INTEGER)")
+    db.execute("INSERT INTO node VALUES (7)")
+    for number, message in enumerate(messages):
+        db.execute("INSERT INTO objects VALUES (?, ?)", [str(number), message])
+        db.execute("INSERT INTO message_res VALUES (?, ?)", [str(number), message])
+    db.execute("DELETE FROM objects")  # the bytes stay
+    return db
+
+
+def answers_of(carrier, client):
+    """Return the answers of a client that hold its contribution."""
+    decoded = [(content, codec.decode(content)) for content in carrier.answered]
+    return [c for c, a in decoded if a.client == client and isinstance(a.value, Statistics)]
+
+
+def found_in(folder, content):
+    """Whether a part of a message is in a file of a folder."""
+    traces = [content[-3000:-2900], content[-1000:-900]]
+    data = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    return any(trace in each for trace in traces for each in data)
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_forgetting_cleans_the_database_of_flower_or_says_that_it_is_in_use(tmp_path, running):
+    _, _, carrier, _ = served(tmp_path, "afl")
+    server, membership = tmp_path / "server", Membership(folder=tmp_path / "server")
+    (message,) = answers_of(carrier, "c1")
+    others = [m for name in ("c0", "c2") for m in answers_of(carrier, name)]
+    db = flower_database(server / DATABASE, *others, message)
+    if not running:
+        db.close()
+    assert found_in(server, message)
+    membership.forget("c1")
+    if running:
+        assert membership.residue() == [("c1", server / f"{DATABASE}-wal")]
+        refused = command("verify", tmp_path)
+        assert refused.exit_code == LedgerError.exit_code
+        assert "messages of forgotten sites remain: c1 in" in refused.stderr
+        db.close()
+        assert clean(server / DATABASE)  # at the next start of the server
+    assert not found_in(server, message)
+    assert membership.residue() == []
+    verified = command("verify", tmp_path)
+    assert verified.exit_code == 0, verified.output
+    with contextlib.closing(sqlite3.connect(server / DATABASE)) as db:
+        assert db.execute("SELECT * FROM node").fetchall() == [(7,)]
+    assert not (server / f"{DATABASE}-wal").exists()
+
+
+def test_a_site_that_was_forgotten_and_tries_to_connect_is_no_residue(tmp_path):
+    _, config, carrier, _ = served(tmp_path, "afl")
+    membership = Membership(folder=tmp_path / "server")
+    membership.forget("c1")
+    _, _, carrier, _ = again(tmp_path, config, minimum=3)
+    flower_database(membership.folder / DATABASE, *carrier.answered).close()
+    assert membership.residue() == []
+
+
+def test_forgetting_erases_the_answers_of_an_unfinished_run(tmp_path):
+    def killed(request, answer):
+        raise KeyboardInterrupt
+
+    folder, _ = federation(tmp_path, "afl", "fedpcl", method={"fedpcl": {"rounds": 2, "rate": 0.1}})
+    with pytest.raises(KeyboardInterrupt):
+        served(
+            tmp_path,
+            "afl",
+            "fedpcl",
+            method={"fedpcl": {"rounds": 2, "rate": 0.1}},
+            fault=lambda node, request, answer: fedpcl_killed(node, request, answer, killed),
+        )
+    membership = Membership(folder=folder)
+    (log,) = folder.glob("runs/*/*.journal")
+    values = [path for path in log.rglob("value-*") if codec.load(path)["name"] == "c1"]
+    assert values
+    membership.forget("c1")
+    assert not log.exists()
+    membership.require_no_residue()
+
+
+def fedpcl_killed(node, request, answer, kill):
+    asked = codec.decode(request)
+    late = asked.terms.method == "fedpcl" and asked.kind == "step" and asked.serial > 2
+    return kill(request, answer) if late and node == 102 else answer(request)
+
+
+def test_the_files_that_hold_digests_of_totals_with_a_forgotten_site_are_listed(tmp_path):
+    out, _, _, _ = served(tmp_path, "afl")
+    membership = Membership(folder=tmp_path / "server")
+    (first,) = membership.forget("c2")
+    membership.forget("c1")
+    assert membership.holding_digests("c1") == sorted(
+        [first, out / "afl.done", out / "afl/scores.jsonl", out / "afl/shared.safetensors"]
+    )
+    digest = json.loads((out / "afl.done").read_text())["shared_digest"]
+    holding = [p for p in (tmp_path / "server").rglob("*") if p.is_file()]
+    holding = {p for p in holding if digest.encode() in p.read_bytes()}
+    assert holding <= {*membership.holding_digests("c1")}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such modes")
+def test_what_a_server_writes_is_for_its_owner_alone(tmp_path):
+    before = os.umask(0o022)
+    try:
+        served(tmp_path, "afl", "fedpcl", method={"fedpcl": {"rounds": 1, "rate": 0.1}})
+        server, membership = tmp_path / "server", Membership(folder=tmp_path / "server")
+        flower_database(server / DATABASE).close()
+        membership.forget("c1")
+    finally:
+        os.umask(before)
+    (server / "federation.toml").unlink()  # written by the test
+    modes = {path: path.stat().st_mode & 0o777 for path in [server, *server.rglob("*")]}
+    assert {path for path, mode in modes.items() if mode & 0o077} == set()
+    assert modes[server / "runs"] == modes[server / "certificates"] == 0o700
 
 
 @pytest.fixture
@@ -119,8 +274,11 @@ def test_a_site_withdraws_from_a_secure_sum(tmp_path, secure_project):
     file = tmp_path / "west.withdrawal"
     made = command("withdraw", project.site("west").folder, "-m", "afl", "-o", file)
     assert made.exit_code == 0, made.output
+    message = codec.encode(Answer(client="west", request_digest="", value=codec.load(file)))
+    flower_database(project.server / DATABASE, message).close()
     accepted = command("accept", project.folder, file)
     assert accepted.exit_code == 0, accepted.output
+    assert command("verify", project.folder).exit_code == 0
     with ledger_of(project.server) as ledger:
         remaining = ledger.total
         assert ledger.tag("cohort").split("\n") == ["east", "north", "south"]
@@ -151,9 +309,17 @@ def test_a_withdrawal_that_somebody_else_signed_is_refused(tmp_path, secure_proj
 
 def test_forgetting_a_member_of_a_secure_sum_needs_a_new_sum(secure_project):
     project = secure_project
-    assert command("forget", project.folder, "west").exit_code == 0
+    forgotten = command("forget", project.folder, "west")
+    assert forgotten.exit_code == 0
+    certificate = json.loads(forgotten.stdout)
+    assert certificate["client"] == "west"
+    (model,) = certificate["published_with"]
+    assert model["members"] == ["east", "north", "south", "west"]
+    again = command("certificate", project.folder, "west")
+    assert json.loads(again.stdout) == certificate
     with ledger_of(project.server) as ledger:
         assert ledger.members == []
+        assert [e.client for e in ledger.history() if e.what == "forget"] == ["west"]
     run(project)
     with ledger_of(project.server) as ledger:
         assert ledger.tag("cohort").split("\n") == ["east", "north", "south"]

@@ -81,7 +81,7 @@ class Workers:
 
 @contextlib.contextmanager
 def workers(path: Path, *, careless: bool = False) -> Iterator[Workers]:
-    Ledger.create(path).__exit__(None, None, None)
+    Ledger.create(path, key=path.with_name("history.key")).__exit__(None, None, None)
     server = subprocess.Popen(
         [
             *(sys.executable, ledger_support.__file__, path, str(SEED), str(WIDTH)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ from fedgram.core.statistics import Statistics
 from fedgram.data.dataset import TEST
 from fedgram.data.sources import load_dataset
 from fedgram.engines.ledger_backed import publish
-from fedgram.errors import ConfigError, DataError
+from fedgram.errors import ConfigError, DataError, LedgerError
 from fedgram.experiments import config as configuration
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Client
 from fedgram.federation.federated_dataset import gridded
+from fedgram.ledger import signing
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution
+from fedgram.ledger.folder import unused
 from fedgram.ledger.ledger import Ledger
 from fedgram.runtime import files
 
@@ -40,6 +42,7 @@ method_option = click.option(
 set_option = click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
 )
+_SHOWN = ("seq", "time", "what", "client", "samples", "total_digest", "detail")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -92,10 +95,41 @@ def ledger() -> None:
 @ledger.command()
 @ledger_argument
 @click.option("--classes", help="Fix the class list: names separated by commas.")
-def init(ledger: Path, classes: str | None) -> None:
-    """Create an empty ledger."""
-    with Ledger.create(ledger, classes=classes.split(",") if classes else None):
+@click.option("--key", type=PATH, help="Key that signs the history; by default beside the ledger.")
+def init(ledger: Path, classes: str | None, key: Path | None) -> None:
+    """Create an empty ledger, and the key that signs its history.
+
+    The key is created if its file is missing. Let auditors write down its fingerprint.
+    """
+    fixed = classes.split(",") if classes else None
+    if key is None and signing.available():
+        key = ledger.with_name(signing.KEY)
+    with Ledger.create(ledger, classes=fixed, key=key) as book:
         click.echo(f"{ledger}: created")
+        _echo_signed(book)
+
+
+@ledger.command()
+@ledger_argument
+@click.option("--change", type=PATH, help="Sign with the key in this file from now on.")
+def key(ledger: Path, change: Path | None) -> None:
+    """Print the fingerprint of the key that signs the history, or change the key."""
+    with _to_change(ledger) as book:
+        if change:
+            book.change_key(change)
+        _echo_signed(book)
+
+
+@ledger.command()
+@ledger_argument
+@click.option("-o", "--out", type=PATH, required=True, help="File to write.")
+def export(ledger: Path, out: Path) -> None:
+    """Write the signed history for an auditor, and record that it was exported."""
+    files.require_writable(out)
+    with _to_change(ledger) as book:
+        found = book.export()
+    files.write(out, json.dumps(found, indent=2) + "\n", private=True)
+    click.echo(f"{out}: {len(found['events'])} events")
 
 
 @ledger.command()
@@ -103,7 +137,7 @@ def init(ledger: Path, classes: str | None) -> None:
 @click.argument("contributions", nargs=-1, required=True, type=PATH)
 def join(ledger: Path, contributions: tuple[Path, ...]) -> None:
     """Add the contributions of new members."""
-    with Ledger.open(ledger) as book:
+    with _to_change(ledger) as book:
         for part in _contributions(contributions):
             book.join(part.client, part.statistics, tag=part.tag)
             _echo_total(book, f"{part.client} joined with {part.statistics.count} samples")
@@ -114,7 +148,7 @@ def join(ledger: Path, contributions: tuple[Path, ...]) -> None:
 @click.argument("contributions", nargs=-1, required=True, type=PATH)
 def stream(ledger: Path, contributions: tuple[Path, ...]) -> None:
     """Add increments of members; an increment made with --remove removes samples."""
-    with Ledger.open(ledger) as book:
+    with _to_change(ledger) as book:
         for part in _contributions(contributions):
             book.stream(part.client, part.statistics, tag=part.tag)
             _echo_total(book, f"{part.client}: {part.statistics.count:+d} samples")
@@ -125,7 +159,7 @@ def stream(ledger: Path, contributions: tuple[Path, ...]) -> None:
 @click.argument("client")
 def leave(ledger: Path, client: str) -> None:
     """Remove a member from the total; its contributions are kept for audit."""
-    with Ledger.open(ledger) as book:
+    with _to_change(ledger) as book:
         book.leave(client)
         _echo_total(book, f"{client} left")
 
@@ -137,12 +171,24 @@ def leave(ledger: Path, client: str) -> None:
 def forget(ledger: Path, client: str, certificate: Path | None) -> None:
     """Remove a client, erase all its contributions, and print a certificate."""
     if certificate:
-        files.require_writable(certificate)  # after the deletion there is no second chance
-    with Ledger.open(ledger) as book:
+        files.require_writable(certificate)
+    with _to_change(ledger) as book:
         shown = json.dumps(book.forget(client).to_dict(), indent=2)
     if certificate:
         files.write(certificate, shown + "\n")
     click.echo(shown)
+
+
+@ledger.command()
+@ledger_argument
+@click.argument("client")
+def certificate(ledger: Path, client: str) -> None:
+    """Print the certificate of a forgotten client again."""
+    with Ledger.open(ledger) as book:
+        found = book.certificates(client)
+    if not found:
+        raise LedgerError(f"client {client}: was not forgotten in this ledger")
+    click.echo(json.dumps(found[-1].to_dict(), indent=2))
 
 
 @ledger.command()
@@ -158,7 +204,7 @@ def show(ledger: Path, as_json: bool) -> None:
             "classes": list(total.classes),
             "made_by": list(book.space.steps),
             "total_digest": history[-1].total_digest,
-            "history": [asdict(event) for event in history],
+            "history": [{name: getattr(event, name) for name in _SHOWN} for event in history],
         }
     if as_json:
         click.echo(json.dumps(about, indent=2))
@@ -191,9 +237,11 @@ def verify(ledger: Path, certificate: Path | None) -> None:
             raise DataError(f"{certificate}: cannot be read ({error})") from error
     with Ledger.open(ledger) as book:
         digest = book.verify(shown)
-    click.echo(f"{digest}  the total is the sum of the members' contributions")
-    if shown:
-        click.echo(f"{shown.total_digest}  after the deletion of {shown.client}, as certified")
+        click.echo(f"{digest}  the total is the sum of the members' contributions")
+        if shown:
+            of = shown.total_digest or "a total that is not opened any more"
+            click.echo(f"{of}  after the deletion of {shown.client}, as certified")
+        _echo_signed(book)
 
 
 @ledger.command()
@@ -216,12 +264,29 @@ def solve(ledger: Path, out: Path, name: str, overrides: tuple[str, ...], as_jso
         click.echo(f"{made['shared_digest']}  {name} on {made['samples']} samples -> {out}")
 
 
+@contextmanager
+def _to_change(path: Path) -> Iterator[Ledger]:
+    """Open a ledger that no run uses meanwhile, if it belongs to a server."""
+    with unused(path.parent), Ledger.open(path) as book:
+        yield book
+
+
 def _contributions(paths: tuple[Path, ...]) -> Iterator[Contribution]:
     for path in paths:
         part = codec.load(path)
         if not isinstance(part, Contribution):
             raise DataError(f"{path}: not a contribution; write one with 'fedgram contribute'")
         yield part
+
+
+def _echo_signed(book: Ledger) -> None:
+    if not book.signed_by:
+        how = "" if signing.available() else "; pip install 'fedgram[secure]'"
+        click.echo(f"the history is chained, but not signed{how}")
+    elif signing.available():
+        click.echo(f"{book.signed_by}  the key that signs the history")
+    else:
+        click.echo("the signatures were not checked; pip install 'fedgram[secure]'")
 
 
 def _echo_total(book: Ledger, what: str) -> None:

@@ -67,9 +67,24 @@ def forget(folder: Path, client: str) -> None:
 
     The next runs exclude the site until 'admit'.
     """
-    for path in _membership(folder).forget(client):
-        click.echo(path.read_text(encoding="utf-8").rstrip())
-        click.echo(f"{path}: the certificate", err=True)
+    membership = _membership(folder)
+    _echo_certificates(membership.forget(client))
+    for path in membership.holding_digests(client):
+        click.echo(f"{path}: holds a digest of a total with {client}; it is not erased", err=True)
+    for name, path in membership.residue():
+        click.echo(
+            f"{path}: holds messages of {name}, and is in use; it is cleaned at the next start of "
+            "the server",
+            err=True,
+        )
+
+
+@federation.command()
+@folder_argument
+@click.argument("client")
+def certificate(folder: Path, client: str) -> None:
+    """Write and print the certificates of a forgotten site again."""
+    _echo_certificates(_membership(folder).certificates(client))
 
 
 @federation.command()
@@ -85,11 +100,19 @@ def admit(folder: Path, client: str) -> None:
 @folder_argument
 @click.argument("certificate", required=False, type=PATH)
 def verify(folder: Path, certificate: Path | None) -> None:
-    """Recompute every total from the stored contributions, and check a certificate."""
-    for name, digest in _membership(folder).verify(certificate).items():
+    """Recompute every total, check histories and a certificate, and search for residue.
+
+    Residue is what a forgotten site sent and what is still in a file of the server.
+    """
+    membership = _membership(folder)
+    for name, digest in membership.verify(certificate).items():
         click.echo(f"{digest}  {name}: the total is the sum of the members' contributions")
+    for name, key in membership.keys().items():
+        signed = f"signed by {key}" if key else "chained, but not signed"
+        click.echo(f"{name}: the history is {signed}")
     if certificate:
         click.echo(f"{certificate}: the certificate is valid")
+    membership.require_no_residue()
 
 
 @federation.command()
@@ -116,9 +139,13 @@ def accept(folder: Path, withdrawal: Path) -> None:
     """At the server: subtract a signed withdrawal from its total, and print the certificate."""
     project = Project.open(folder)
     certificate = _withdrawal().accept(project, withdrawal)
-    path = Membership(folder=project.server).certify(certificate)
-    click.echo(path.read_text(encoding="utf-8").rstrip())
-    click.echo(f"{path}: the certificate", err=True)
+    _echo_certificates([Membership(folder=project.server).certify(certificate)])
+
+
+def _echo_certificates(paths: list[Path]) -> None:
+    for path in paths:
+        click.echo(path.read_text(encoding="utf-8").rstrip())
+        click.echo(f"{path}: the certificate", err=True)
 
 
 def _withdrawal() -> ModuleType:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedgram.deploy.flower.state import DATABASE, clean
+from fedgram.deploy.residue import residue
+from fedgram.deploy.run_state import erase_replay_logs
 from fedgram.deploy.settings import FederationRules, read_federation
 from fedgram.engines.ledger_backed import publish
 from fedgram.errors import LedgerError, MismatchError
-from fedgram.experiments.record import NOTES, file_name, read_lines, read_object
+from fedgram.experiments.record import NOTES, SCORES, file_name, read_lines, read_object
 from fedgram.ledger.certificate import Certificate
-from fedgram.ledger.folder import Ledgers
+from fedgram.ledger.folder import Ledgers, unused
 from fedgram.ledger.ledger import COHORT, Ledger, cohort
 from fedgram.runtime import files
 
@@ -60,24 +63,60 @@ class Membership:
         raise LedgerError(f"{self.folder}: no ledger has contributions for {name}; run it first")
 
     def forget(self, client: str) -> list[Path]:
-        """Remove a client from every ledger, erase what it sent, and write certificates."""
-        # Checked first: after the deletion there is no second chance to write a certificate.
-        files.require_writable(self.folder / "certificates" / "test")
-        written = []
-        with Ledgers(self.folder) as ledgers:
+        """Remove a client from every ledger, erase what it sent, and write certificates.
+
+        A certificate is stored with the deletion, so that `certificates` writes it again. Answers
+        of unfinished runs are erased too, and the messages in Flower's database unless it is in
+        use: then that is done at the next start of the server.
+        """
+        with files.private(self.folder), unused(self.folder), Ledgers(self.folder) as ledgers:
+            files.require_writable(self.folder / "certificates" / "test")
             known = [ledger for _, ledger in ledgers if client in _known(ledger)]
             if not known:
-                raise LedgerError(f"client {client}: no contributions of this client")
-            for ledger in known:
-                written.append(self.certify(_forgotten(ledger, client)))
-        return written
+                raise LedgerError(
+                    f"client {client}: no contributions of this client; if it was forgotten "
+                    "before, 'fedgram federation certificate' writes the certificates again"
+                )
+            erase_messages(self.folder)  # first: after a kill, the command can be repeated
+            return [self.certify(_forgotten(ledger, client)) for ledger in known]
+
+    def holding_digests(self, client: str) -> list[Path]:
+        """Return the files here with digests of totals with a client that was forgotten.
+
+        Whoever has the other contributions can check a guess of what was forgotten against such a
+        digest. Models and records are not erased: the operator decides about them.
+        """
+        found = set()
+        with Ledgers(self.folder) as ledgers:
+            certificates = [c for _, ledger in ledgers for c in ledger.certificates(client)]
+        for listed in [model for each in certificates for model in each.published_with]:
+            model = Path(listed["model"])
+            done = model.parent.with_name(f"{model.parent.name}.done")
+            found |= {model, model.parent / SCORES, done}
+        for path in (self.folder / "certificates").glob("*.json"):
+            if client in read_object(path).get("members", []):
+                found.add(path)
+        return sorted(path for path in found if path.is_file())
+
+    def residue(self) -> list[tuple[str, Path]]:
+        """Return forgotten clients with messages in files of this folder, and the files."""
+        with Ledgers(self.folder) as ledgers:
+            out = [client for client, how in ledgers.shut_out().items() if "forgotten" in how]
+        return residue(self.folder, out)
+
+    def certificates(self, client: str) -> list[Path]:
+        """Write the certificates of all deletions of a client again."""
+        with Ledgers(self.folder) as ledgers:
+            found = [each for _, ledger in ledgers for each in ledger.certificates(client)]
+        if not found:
+            raise LedgerError(f"client {client}: was not forgotten here")
+        return [self.certify(certificate) for certificate in found]
 
     def certify(self, certificate: Certificate) -> Path:
-        """Write a certificate to a file; return its path."""
-        folder = self.folder / "certificates"
-        number = len(list(folder.glob("*.json"))) + 1
-        path = folder / f"{file_name(certificate.client)}-{number}.json"
-        files.write(path, json.dumps(certificate.to_dict(), indent=2) + "\n")
+        """Write a certificate to a file, which has the same name every time; return its path."""
+        name = f"{file_name(certificate.client)}-{certificate.mark}.json"
+        path = self.folder / "certificates" / name
+        files.write(path, json.dumps(certificate.to_dict(), indent=2) + "\n", private=True)
         return path
 
     def admit(self, client: str) -> None:
@@ -90,13 +129,27 @@ class Membership:
                 ledger.admit(client)
 
     def verify(self, certificate: Path | None = None) -> dict[str, str]:
-        """Recompute every total from the stored contributions; check a certificate too."""
+        """Recompute every total and check the histories; check a certificate too."""
         shown = None if certificate is None else Certificate.read(read_object(certificate))
         with Ledgers(self.folder) as ledgers:
             digests = {name: ledger.verify() for name, ledger in ledgers}
             if shown is not None and not any(_certified(ledger, shown) for _, ledger in ledgers):
                 raise LedgerError("the certificate belongs to no ledger here, or was changed")
         return digests
+
+    def keys(self) -> dict[str, str]:
+        """Return the fingerprint of the key that signs each ledger; empty without a key."""
+        with Ledgers(self.folder) as ledgers:
+            return {name: ledger.signed_by for name, ledger in ledgers}
+
+    def require_no_residue(self) -> None:
+        """Raise LedgerError if files of this folder hold messages of forgotten clients."""
+        if remains := self.residue():
+            listed = ", ".join(f"{client} in {path}" for client, path in remains)
+            raise LedgerError(
+                f"messages of forgotten sites remain: {listed}; restart the server, which cleans "
+                f"{DATABASE}; delete other files"
+            )
 
     def _run(self, path: Path) -> dict[str, Any]:
         state = read_object(path / "course.json")
@@ -110,6 +163,12 @@ class Membership:
                 "left_out": [note for note in notes if note["text"].startswith("left out")],
             }
         return {"run": path.name, "finished": state["finished"], "methods": methods}
+
+
+def erase_messages(folder: Path) -> None:
+    """Erase the messages of sites in unfinished runs, and in Flower's database unless in use."""
+    erase_replay_logs(folder)
+    clean(folder / DATABASE)
 
 
 def _account(name: str, ledger: Ledger, federation: FederationRules) -> dict[str, Any]:
@@ -130,16 +189,12 @@ def _account(name: str, ledger: Ledger, federation: FederationRules) -> dict[str
 
 def _known(ledger: Ledger) -> set[str]:
     """Return the clients with contributions in a ledger, alone or within a cohort."""
-    stored = {e.client for e in ledger.history() if e.client and e.what == "join"} - {COHORT}
-    return stored.union(cohort(ledger))
+    return {*ledger.stored_clients, *cohort(ledger)} - {COHORT}
 
 
 def _forgotten(ledger: Ledger, client: str) -> Certificate:
     """Forget a client; within a cohort the whole total is erased, and must be summed again."""
-    if COHORT in ledger.members:
-        ledger.exclude(client)
-        return ledger.forget(COHORT)
-    return ledger.forget(client)
+    return ledger.forget(client, within=COHORT if client in cohort(ledger) else None)
 
 
 def _certified(ledger: Ledger, certificate: Certificate) -> bool:

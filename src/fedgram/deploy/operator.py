@@ -17,11 +17,13 @@ from typing import Any
 from fedgram.data.partition import partition
 from fedgram.data.sources import load_dataset as load_data
 from fedgram.deploy.flower import adapter, gate
+from fedgram.deploy.flower.state import DATABASE, clean
 from fedgram.deploy.folders import Address, Project, SiteFolder
 from fedgram.deploy.processes import Child, Processes, follow, free_ports, reason
 from fedgram.deploy.settings import NODES, found, read_federation
-from fedgram.errors import ConfigError, FederationError
+from fedgram.errors import ConfigError, FederationError, LedgerError
 from fedgram.experiments.record import read_object
+from fedgram.ledger.folder import unused
 from fedgram.runtime import files
 from fedgram.runtime.toml import written
 
@@ -170,6 +172,9 @@ def start_superlink(project: Project, processes: Processes) -> Child:
     operator = operator_of(project, processes)
     if operator.is_up():
         raise FederationError(f"{project.address}: a server is running there; stop it first")
+    # A run may have outlived its server: then its messages stay.
+    with suppress(LedgerError), files.private(project.server), unused(project.server):
+        clean(project.server / DATABASE)
     v6 = ":" in project.address.host
     anywhere = "::" if v6 else "0.0.0.0"  # noqa: S104 (sites connect from other machines)
     adapter.program("flower-superlink")  # raises where Flower is missing
@@ -177,7 +182,7 @@ def start_superlink(project: Project, processes: Processes) -> Child:
         host=local(project.address).host if project.address.is_here else anywhere,
         port=project.address.port,
         certificates=project.server,
-        database=project.server / "state.db",
+        database=project.server / DATABASE,
     )
     command = [sys.executable, "-m", gate.__name__, *options]
     # Only a proxy on this machine may state the address that a request comes from.

@@ -13,6 +13,8 @@ from typing import Any, Self
 from fedgram.experiments.record import NOTES, read_object
 from fedgram.runtime import files
 
+_LOG = ".journal"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
@@ -67,7 +69,7 @@ class RunState:
         store under the name of a run is valid for that run only.
         """
         if self.parties.setdefault(method, party) != party:
-            shutil.rmtree(self.replay_log(method), ignore_errors=True)
+            _erase(self.replay_log(method))
             self.runs[method], self.parties[method] = secrets.token_hex(16), party
         self._write(finished=False)
         return self.runs[method]
@@ -92,7 +94,7 @@ class RunState:
 
     def replay_log(self, method: str) -> Path:
         """Return the folder of the sites' answers, the replay log."""
-        return self.folder / f"{method}.journal"
+        return self.folder / f"{method}{_LOG}"
 
     def done(self, method: str) -> bool:
         """Whether this method's run is finished."""
@@ -101,14 +103,28 @@ class RunState:
     def end(self, method: str, summary: dict[str, Any]) -> None:
         """Finish a method's run; its record now holds the results of the sites' answers."""
         files.write(self.folder / f"{method}.done", json.dumps(summary) + "\n")
-        shutil.rmtree(self.replay_log(method), ignore_errors=True)
+        _erase(self.replay_log(method))
 
     def finish(self) -> None:
         """Finish the pass; the next run starts a new one."""
         for method in self.runs:  # a kill at the end of a run may have left one
-            shutil.rmtree(self.replay_log(method), ignore_errors=True)
+            _erase(self.replay_log(method))
         self._write(finished=True)
 
     def _write(self, *, finished: bool) -> None:
         state = {**asdict(self), "folder": self.folder.name, "finished": finished}
         files.write(self.folder / "course.json", json.dumps(state, indent=2) + "\n")
+
+
+def erase_replay_logs(folder: Path) -> None:
+    """Erase the sites' answers to unfinished runs in the folder of a server."""
+    for log in (folder / "runs").glob(f"*/*{_LOG}"):
+        _erase(log)
+
+
+def _erase(log: Path) -> None:
+    """Overwrite and delete a replay log: it may hold single contributions."""
+    for path in log.rglob("*"):
+        if path.is_file():
+            files.erase(path)
+    shutil.rmtree(log, ignore_errors=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,11 @@ from fedgram.experiments.record import Record
 from fedgram.experiments.runner import Result, keeps_valid, run_on
 from fedgram.experiments.scores import Scorer
 from fedgram.federation.method import Method
-from fedgram.ledger.folder import Ledgers
+from fedgram.ledger.folder import LOCK, Ledgers
+from fedgram.ledger.ledger import Ledger
 from fedgram.runtime import files
 
 SETTINGS = "federation.toml"
-LOCK = "serving.lock"
 _PATIENCE = 60.0  # seconds to wait for another server to end
 Say = Callable[[str], None]
 
@@ -56,7 +56,7 @@ def run_federation(transport: Transport, folder: Path, say: Say) -> Path:
     Path
         The folder of the records.
     """
-    with alone(folder, transport):
+    with files.private(folder), alone(folder, transport):
         return _served(transport, folder, say)
 
 
@@ -114,6 +114,7 @@ class _Run:
     ledgers: Ledgers
     registered: Mapping[str, int]
     say: Say
+    used: dict[Ledger, Contributions] = field(default_factory=dict)
 
     def conducted(self, transport: Transport) -> Result:
         """Enroll the sites, fit, score, record and deliver."""
@@ -180,7 +181,7 @@ class _Run:
             names,
             terms,
             replay_log,
-            members=None if private else lambda kind: Contributions(self.ledgers.of(kind), prints),
+            members=None if private else lambda kind: self._contributions(kind, prints),
             private=private,
             on_ask=record.ask,
         )
@@ -202,16 +203,26 @@ class _Run:
             names,
             terms,
             replay_log,
-            members=lambda kind: Contributions(self.ledgers.of(kind, cohort=True), {}),
+            members=lambda kind: self._contributions(kind, {}, cohort=True),
             threshold=self.config.engine.threshold,
             on_ask=record.ask,
         )
 
+    def _contributions(
+        self, kind: str, prints: Mapping[str, str], *, cohort: bool = False
+    ) -> Contributions:
+        ledger, keep = self.ledgers.of(kind, cohort=cohort), self.federation.keep_replaced
+        self.used[ledger] = Contributions(ledger, prints, keep_replaced=keep)
+        return self.used[ledger]
+
     def _publish(self, result: Result) -> None:
-        """Record in the ledgers, once, which model was computed from their totals."""
+        """Record in the ledgers, once, which model was computed from their totals.
+
+        Raises LedgerError if a total has changed since: the next run sums again.
+        """
         model = str(self.run_state.folder / self.name / "shared.safetensors")
         said: dict[str, Any] = {"shared_digest": result.shared_digest, "model": model}
-        for ledger in self.ledgers.used:
+        for ledger, contributions in self.used.items():
             before = [event.detail for event in ledger.history() if event.what == "publish"]
             if result.shared_digest and not any(said.items() <= d.items() for d in before):
-                ledger.publish(**said)
+                ledger.publish(**said, total_digest=contributions.total_digest)

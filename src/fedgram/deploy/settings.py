@@ -26,9 +26,13 @@ class FederationRules(Deadlines):
     ----------
     sites
         Names of the sites that may take part; empty for every site that connects.
+    keep_replaced
+        Keep contributions that a site has replaced, for audit. They are erased otherwise: their
+        difference from the new ones shows the samples that were removed.
     """
 
     sites: tuple[str, ...] = ()
+    keep_replaced: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedgram.core import codec
 from fedgram.core.statistics import Statistics
 from fedgram.deploy.folders import Project, SiteFolder
+from fedgram.deploy.membership import erase_messages
 from fedgram.deploy.settings import read_site
 from fedgram.deploy.site import site_of
 from fedgram.engines.remote.site import fingerprint, relabel
@@ -26,8 +27,9 @@ from fedgram.experiments.record import read_object
 from fedgram.federation.client import Client
 from fedgram.federation.method import create_method
 from fedgram.ledger.certificate import Certificate
-from fedgram.ledger.folder import Ledgers
+from fedgram.ledger.folder import Ledgers, unused
 from fedgram.ledger.ledger import COHORT, cohort
+from fedgram.runtime import files
 
 _SIGNED = ec.ECDSA(hashes.SHA384())
 
@@ -86,11 +88,13 @@ def accept(project: Project, path: Path) -> Certificate:
     _require_signed(project, withdrawal)
     client, part = withdrawal.client, withdrawal.statistics
     require_possible(part, part, classes=part.classes)
-    with Ledgers(project.server) as ledgers:
+    folder = project.server
+    with files.private(folder), unused(folder), Ledgers(folder) as ledgers:
         for _, ledger in ledgers:
             names = cohort(ledger)
             if client in names and ledger.space == part.space:
                 rest = [name for name in names if name != client]
+                erase_messages(folder)
                 return ledger.withdraw(client, part, within=COHORT, tag="\n".join(rest))
     raise LedgerError(
         f"client {client}: not in the total of a secure sum here, or withdrawn already"

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
+from fedgram.errors import LedgerError
 from fedgram.ledger.ledger import COHORT, Ledger
+from fedgram.ledger.signing import KEY, available
+from fedgram.runtime import files
+
+LOCK = "serving.lock"  # locked while a run uses the ledgers of this folder
 
 _LETTERS = 12  # of the digest that identifies a kind of contribution
 _COHORT = "-cohort"
@@ -28,7 +33,6 @@ class Ledgers:
         self._folder = folder
         self._open: dict[Path, Ledger] = {}
         self._stack = ExitStack()
-        self.used: list[Ledger] = []
 
     def __enter__(self) -> Self:
         return self
@@ -48,10 +52,7 @@ class Ledgers:
         again.
         """
         name = f"ledger-{kind[:_LETTERS]}{_COHORT if cohort else ''}.db"
-        ledger = self._opened(self._folder / name)
-        if ledger not in self.used:
-            self.used.append(ledger)
-        return ledger
+        return self._opened(self._folder / name)
 
     def cohorts(self, *, there: bool) -> list[Ledger]:
         """Return the ledgers of secure sums, or the others."""
@@ -71,11 +72,30 @@ class Ledgers:
         return self._open[path]
 
 
+@contextmanager
+def unused(folder: Path) -> Iterator[None]:
+    """Lock the folder of a server against runs; raise LedgerError if a run is using it.
+
+    A run computes, delivers and records a model from one total: members change before or after it.
+    """
+    if not (folder / LOCK).is_file():  # no run has ever been here
+        yield
+        return
+    with (folder / LOCK).open("a") as file:
+        if not files.locked(file):
+            raise LedgerError(
+                f"{folder}: a run is using this folder; wait until it ends, or stop it, and repeat "
+                "the command"
+            )
+        yield
+
+
 def _make(path: Path) -> None:
     """Create an empty ledger under another name and rename it: a kill leaves no partial one."""
     part = path.with_name(f"{path.name}.part")
     for left in (part, part.with_name(f"{part.name}-journal")):
         left.unlink(missing_ok=True)
-    with Ledger.create(part):
+    key = path.with_name(KEY) if available() else None
+    with Ledger.create(part, key=key):
         pass
     part.replace(path)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from fedgram.core.samples import NO_SPACE, Space
 from fedgram.core.statistics import Statistics
-from fedgram.errors import ExactnessError, LedgerError, MismatchError
+from fedgram.errors import DataError, ExactnessError, LedgerError, MismatchError
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution, checked_classes, merged
-from fedgram.ledger.store import Event, LedgerFile
+from fedgram.ledger.history import Event, check
+from fedgram.ledger.signing import fingerprint
+from fedgram.ledger.store import LedgerFile
 
 COHORT = "cohort"  # the member that holds the total of a secure sum; its tag lists the clients
-_MEMBERSHIP = ("join", "leave", "forget", "admit")
+_JOINED = ("join", "replace")
+_MEMBERSHIP = ("join", "replace", "leave", "forget", "admit")
 
 
 class Ledger:
@@ -43,10 +46,23 @@ class Ledger:
         self._file = file
 
     @classmethod
-    def create(cls, path: Path, *, classes: Sequence[str] | None = None) -> Self:
-        """Create an empty ledger; with `classes`, other classes are refused."""
+    def create(
+        cls, path: Path, *, classes: Sequence[str] | None = None, key: Path | None = None
+    ) -> Self:
+        """Create an empty ledger.
+
+        Parameters
+        ----------
+        path
+            File of the ledger.
+        classes
+            The only classes that are allowed; None for any.
+        key
+            File of the key that signs the history; it is created if it is missing. Without a key
+            the history is chained but not signed.
+        """
         checked = None if classes is None else sorted(checked_classes(classes))
-        return cls(LedgerFile(path, create=True, classes=checked))
+        return cls(LedgerFile(path, create=True, classes=checked, key=key))
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -65,6 +81,11 @@ class Ledger:
         return self._file.clients(members_only=True)
 
     @property
+    def stored_clients(self) -> list[str]:
+        """Names of the clients with stored contributions, also of those that left, sorted."""
+        return self._file.clients(members_only=False)
+
+    @property
     def total(self) -> Statistics:
         """The sum of the members' contributions."""
         return self._file.total
@@ -79,14 +100,37 @@ class Ledger:
         """Return all events, oldest first."""
         return self._file.events()
 
+    @property
+    def signed_by(self) -> str:
+        """Fingerprint of the key that signs the history; empty if it is not signed."""
+        return fingerprint(self._file.get("key") or "")
+
+    def change_key(self, key: Path) -> str:
+        """Sign with another key from now on; return its fingerprint. The old key signs this."""
+        self._file.use_key(key)
+        return self.signed_by
+
+    def export(self) -> dict[str, Any]:
+        """Return the history for JSON, as an auditor checks it, and record that it was exported."""
+        with self._file.transaction():
+            self._file.add_event("export", self.total)
+            openings = self._file.openings().items()
+            earlier = [event for event in self.history() if not event.body]
+            return {
+                "kind": "fedgram history, format 1",
+                "events": [entry.to_dict() for entry in self._file.entries()],
+                "openings": {key: {"salt": o.salt, "text": o.text} for key, o in openings},
+                "earlier": [asdict(event) for event in earlier],
+            }
+
     def of(self, client: str) -> Statistics:
         """Return the sum of a member's contributions."""
         self._require_member(client)
         return self._merged(self._file.stored(client))
 
     def tag(self, client: str) -> str:
-        """Return the tag of the last join of a client."""
-        joined = [e for e in self.history() if e.client == client and e.what == "join"]
+        """Return the tag of the last contribution with which a client joined or was replaced."""
+        joined = [e for e in self.history() if e.client == client and e.what in _JOINED]
         return str(joined[-1].detail.get("tag", "")) if joined else ""
 
     def shut_out(self) -> dict[str, str]:
@@ -106,15 +150,14 @@ class Ledger:
                 raise LedgerError(f"client {client}: has neither left nor been forgotten")
             self._file.add_event("admit", self.total, client=client)
 
-    def exclude(self, client: str) -> None:
-        """Record that a client is excluded that is in the total only as part of a cohort."""
-        with self._file.transaction():
-            self._file.add_event("forget", self.total, client=client)
-
-    def replace(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
+    def replace(
+        self, client: str, statistics: Statistics, *, tag: str = "", keep: bool = False
+    ) -> None:
         """Replace all contributions of a member by a new one, in one transaction.
 
-        A client that has left, or was forgotten, must be admitted first.
+        The old contributions are erased: their difference from the new one would show the samples
+        that were removed in between. A client that has left, or was forgotten, must be admitted
+        first.
 
         Parameters
         ----------
@@ -124,14 +167,23 @@ class Ledger:
             The new contribution.
         tag
             Stored with the contribution.
+        keep
+            Keep the old contributions for audit, as `leave` does.
         """
-        _refuse_negative(client, statistics)
+        _require_possible(client, statistics)
         with self._file.transaction():
             if client in self.shut_out() and client not in self.members:
                 raise LedgerError(f"client {client}: {self.shut_out()[client]}")
-            if client in self.members:
-                self._retire(client)
-            self._add("join", Contribution(client=client, statistics=statistics, tag=tag))
+            member = client in self.members
+            gone = self._merged(self._file.stored(client))
+            if keep:
+                self._file.retire(client)
+            elif client in self.stored_clients:
+                self._file.erase(client, seen=True)
+            if member:  # it reads the other members' contributions
+                self._take_out(gone)
+            what = "replace" if member else "join"
+            self._add(what, Contribution(client=client, statistics=statistics, tag=tag))
 
     def join(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
         """Add the statistics of a new member.
@@ -145,7 +197,7 @@ class Ledger:
         tag
             Stored with the contribution.
         """
-        _refuse_negative(client, statistics)
+        _require_possible(client, statistics)
         contribution = Contribution(client=client, statistics=statistics, tag=tag)
         with self._file.transaction():
             if client in self.members:
@@ -172,7 +224,7 @@ class Ledger:
             if statistics.count < 0:
                 self._remove(contribution)
             else:
-                _refuse_negative(client, statistics)
+                _require_possible(client, statistics)
                 self._add("stream", contribution)
         if statistics.count < 0:
             self._file.compact()
@@ -183,19 +235,38 @@ class Ledger:
             self._require_member(client)
             self._retire(client)
 
-    def forget(self, client: str) -> Certificate:
-        """Remove a client and erase all its contributions; return the certificate."""
+    def forget(self, client: str, *, within: str | None = None) -> Certificate:
+        """Remove a client and erase all its contributions, in one transaction.
+
+        Parameters
+        ----------
+        client
+            The client.
+        within
+            The member that is a sum of this client and others: it is erased as a whole.
+
+        Returns
+        -------
+        Certificate
+            It is stored with the deletion: `certificates` returns it again.
+        """
+        member = within or client
         with self._file.transaction():
-            if client not in self._file.clients(members_only=False):
+            if member not in self.stored_clients:
                 raise LedgerError(
                     f"client {client}: no contributions of this client; members: {self._named()}"
                 )
-            gone = self._merged(self._file.stored(client))
-            self._file.erase(client, seen=True)
+            gone = self._merged(self._file.stored(member))
+            self._file.erase(member, seen=True)
             total = self._take_out(gone)
-            number = self._deleted(client, total, among=client)
+            number = self._deleted(client, total, among=member)
         self._file.compact()
         return self._certificate(number)
+
+    def certificates(self, client: str) -> list[Certificate]:
+        """Return the certificates of all deletions of a client, oldest first."""
+        deletions = [e for e in self.history() if e.what == "forget" and e.client == client]
+        return [self._certificate(event.seq) for event in deletions]
 
     def withdraw(self, client: str, part: Statistics, *, within: str, tag: str) -> Certificate:
         """Subtract a client's part from a member that is the sum of several clients.
@@ -214,12 +285,12 @@ class Ledger:
         with self._file.transaction():
             self._require_member(within)
             rest = self._merged([*self._file.stored(within), -part])
-            _refuse_negative(client, rest)
+            _require_rest(client, rest)
             self._file.erase(within, seen=True)
             self._file.total = self._merged([self.total, -part])
             self._file.store(Contribution(client=within, statistics=rest, tag=tag))
             self._file.add_event(
-                "join", self.total, client=within, samples=rest.count, detail={"tag": tag}
+                "replace", self.total, client=within, samples=rest.count, detail={"tag": tag}
             )
             number = self._deleted(client, self.total, among=within)
         self._file.compact()
@@ -228,12 +299,16 @@ class Ledger:
     def _deleted(self, client: str, total: Statistics, *, among: str) -> int:
         """Add a deletion to the history, with the models that were published before."""
         detail = {
-            "samples": total.count,
             "members": self.members,
             "published_with": [
-                {"time": event.time, **event.detail}
+                {
+                    "time": event.time,
+                    "event": event.seq,
+                    "model": event.detail["model"],
+                    "members": event.detail["members"],
+                }
                 for event in self.history()
-                if event.what == "publish" and among in event.detail["members"]
+                if event.what == "publish" and {client, among} & {*event.detail["members"]}
             ],
         }
         return self._file.add_event("forget", total, client=client, detail=detail)
@@ -256,8 +331,10 @@ class Ledger:
                 raise LedgerError(
                     "the ledger has changed since the model was computed; solve again"
                 )
-            detail = {"shared_digest": shared_digest, "model": model, "members": self.members}
-            self._file.add_event("publish", total, samples=total.count, detail=detail)
+            members = sorted({*self.members, *cohort(self)} - {COHORT})
+            shared = self._file.commit(shared_digest)
+            detail = {"model": model, "members": members, "shared": shared}
+            self._file.add_event("publish", total, detail=detail)
 
     def verify(self, certificate: Certificate | None = None) -> str:
         """Recompute the total from the stored contributions and return its digest.
@@ -271,33 +348,64 @@ class Ledger:
             for _ in self._file.stored(member=False):
                 pass  # checks the checksums of contributions that are kept for audit
             digest = recomputed.digest()
-            if self.total != recomputed or digest != self.history()[-1].total_digest:
+            last = self.history()[-1]
+            if self.total != recomputed or digest != last.total_digest:
                 raise LedgerError(
                     f"{self._file.path}: the total is not the sum of its contributions; restore "
                     "it from a backup"
                 )
+            self._verify_history()
             if certificate is not None:
                 self._verify_deletion(certificate)
         return digest
 
+    def _verify_history(self) -> None:
+        """Raise LedgerError if chain, signatures or commitments are wrong."""
+        try:
+            key = check(self._file.entries(), self._file.openings())
+        except (LedgerError, KeyError, TypeError, ValueError) as error:
+            raise LedgerError(f"{self._file.path}: {error}; restore it from a backup") from error
+        if key != (self._file.get("key") or ""):
+            raise LedgerError(
+                f"{self._file.path}: the key of this ledger is not the last of its history"
+            )
+
     def _verify_deletion(self, certificate: Certificate) -> None:
         history = self.history()
-        recorded = any(e.seq == certificate.event and e.what == "forget" for e in history)
-        if not recorded or self._certificate(certificate.event) != certificate:
+        event = next((e for e in history if e.seq == certificate.event), None)
+        if event is None or event.what != "forget" or not self._is_of(certificate, event):
             raise LedgerError("the certificate belongs to another ledger, or was changed")
         later = [event for event in history if event.seq > certificate.event]
-        back = any(e.client == certificate.client and e.what == "join" for e in later)
-        if not back and certificate.client in self._file.clients(members_only=False):
+        back = any(e.client == certificate.client and e.what in _JOINED for e in later)
+        if not back and certificate.client in self.stored_clients:
             raise LedgerError(f"client {certificate.client}: contributions are still stored")
+
+    def _is_of(self, certificate: Certificate, event: Event) -> bool:
+        """Whether a certificate states what an event of this ledger commits to."""
+        stored = self._certificate(event.seq)
+        if event.body:
+            # Without a total it is good only if the ledger does not know the total either.
+            opened = bool(certificate.salt) or not stored.salt
+            return certificate.entry == stored.entry and certificate.is_consistent() and opened
+        known = stored.total_digest in ("", certificate.total_digest)
+        return known and _plain(certificate) == _plain(stored)
 
     def _certificate(self, number: int) -> Certificate:
         event = next(event for event in self.history() if event.seq == number)
+        common: dict[str, Any] = {
+            "client": event.client or "",
+            "time": event.time,
+            "event": event.seq,
+            "total_digest": event.total_digest,
+        }
+        if not event.body:
+            return Certificate(**common, **event.detail)
+        entry = next(e for e in self._file.entries() if e.body["number"] == number)
+        opened = self._file.openings().get(event.body["after"])
+        samples = int(opened.text.split()[1]) if opened else None
+        salt = opened.salt if opened else ""
         return Certificate(
-            client=event.client or "",
-            time=event.time,
-            event=event.seq,
-            total_digest=event.total_digest,
-            **event.detail,
+            **common, **event.detail, samples=samples, salt=salt, entry=entry.to_dict()
         )
 
     def _add(self, what: str, contribution: Contribution) -> None:
@@ -322,7 +430,7 @@ class Ledger:
         client, statistics = contribution.client, contribution.statistics
         self._agree(contribution)
         rest = self._merged([*self._file.stored(client), statistics])
-        _refuse_negative(client, rest)
+        _require_rest(client, rest)
         self._file.erase(client, seen=False)
         self._file.store(Contribution(client=client, statistics=rest, tag="after a removal"))
         self._file.total = total = self._merged([self.total, statistics])
@@ -375,14 +483,43 @@ class Ledger:
         return ", ".join(self.members) or "none"
 
 
+def _require_possible(client: str, statistics: Statistics) -> None:
+    """Raise for a contribution that no samples can have."""
+    _refuse_negative(client, statistics)
+    try:
+        statistics.validate()
+    except DataError as error:
+        raise DataError(f"client {client}: {error}; contribute again") from error
+
+
+def _require_rest(client: str, rest: Statistics) -> None:
+    """Raise LedgerError for what remains of a contribution, if no samples can have it."""
+    _refuse_negative(client, rest)
+    try:
+        rest.validate()
+    except DataError as error:
+        raise _exceeds(client) from error
+
+
 def _refuse_negative(client: str, statistics: Statistics) -> None:
     space, wrong = statistics.space, statistics.count < 0 or (statistics.diagonal() < 0).any()
     if space.traceable and space.has_constant:  # its row of the moment counts the classes
         wrong = wrong or (statistics.moment[space.constant] < 0).any()
     if wrong:
-        raise LedgerError(
-            f"client {client}: more would be removed than was contributed; was it removed already?"
-        )
+        raise _exceeds(client)
+
+
+def _exceeds(client: str) -> LedgerError:
+    return LedgerError(
+        f"client {client}: more would be removed than was contributed; was it removed already?"
+    )
+
+
+def _plain(certificate: Certificate) -> list[Any]:
+    """Return what a certificate of format 1 states, without digests that may be erased."""
+    models = [{**model, "shared_digest": ""} for model in certificate.published_with]
+    about = (certificate.client, certificate.time, certificate.samples, certificate.members)
+    return [*about, models, certificate.salt, certificate.entry]
 
 
 def cohort(ledger: Ledger) -> list[str]:

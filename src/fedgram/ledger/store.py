@@ -2,18 +2,19 @@
 
 Every operation is one transaction, which is on disk before the operation returns: a killed process
 leaves either the old state or the new one. Contributions have checksums. Deleted bytes are
-overwritten.
+overwritten. A file of format 1 is read as it is, and becomes one of format 2 at its first change.
 """
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,13 @@ from typing import Any
 from fedgram.core import codec
 from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, LedgerError
+from fedgram.ledger import history
 from fedgram.ledger.contribution import Contribution
+from fedgram.ledger.history import CommitmentOpening, Entry, Event
+from fedgram.ledger.signing import HistoryKey, fingerprint
 
-FORMAT = 1
+FORMAT = 2
+_READ = (1, 2)
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE total (id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL);
@@ -31,29 +36,30 @@ CREATE TABLE contributions (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, client TEXT NOT NULL, id TEXT NOT NULL,
     member INTEGER NOT NULL, value BLOB NOT NULL, sha256 TEXT NOT NULL);
 CREATE TABLE seen (client TEXT NOT NULL, id TEXT NOT NULL);
-CREATE TABLE events (
+CREATE TABLE old_events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, what TEXT NOT NULL, client TEXT,
-    samples INTEGER, total_digest TEXT NOT NULL, detail TEXT NOT NULL)
+    samples INTEGER, total_digest TEXT NOT NULL, detail TEXT NOT NULL)"""
+_HISTORY = """
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY, body TEXT NOT NULL, signature TEXT NOT NULL, samples INTEGER,
+    detail TEXT NOT NULL, salt TEXT NOT NULL);
+CREATE TABLE openings (
+    commitment TEXT PRIMARY KEY, salt TEXT NOT NULL, value TEXT NOT NULL, members TEXT NOT NULL)
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """One entry of the ledger's history."""
-
-    seq: int
-    time: str
-    what: str
-    client: str | None
-    samples: int | None
-    total_digest: str
-    detail: dict[str, Any]
+_ERASED = ("join", "replace", "stream", "remove")  # events that describe contributions
 
 
 class LedgerFile:
     """Typed access to the tables of the database."""
 
-    def __init__(self, path: Path, *, create: bool, classes: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        create: bool,
+        classes: list[str] | None = None,
+        key: Path | None = None,
+    ) -> None:
         self.path = Path(path)
         if not create and not self.path.is_file():
             raise LedgerError(f"{path}: no such ledger; create one with 'fedgram ledger init'")
@@ -62,19 +68,19 @@ class LedgerFile:
         try:
             self._db = _connect(self.path)
             if create:
-                self._create(classes)
+                self._create(classes, key)
             found = self.get("format")
-            if found == FORMAT and self.get("compact"):
+            if found in _READ and self.get("compact"):
                 self.compact()
         except BaseException as error:
             self._abandon(create)
             if isinstance(error, sqlite3.Error | OSError | ValueError):
                 raise _unusable(self.path, error) from error
             raise
-        if found != FORMAT:
+        if found not in _READ:
             self._abandon(create)
             raise LedgerError(
-                f"{path}: a ledger of format {found}; upgrade fedgram, which reads {FORMAT}"
+                f"{path}: a ledger of format {found}; upgrade fedgram, which reads 1 to {FORMAT}"
             )
 
     def _claim(self) -> None:
@@ -106,6 +112,8 @@ class LedgerFile:
         """Run the body in one transaction; DEFERRED is for reading one consistent state."""
         try:
             self._db.execute(f"BEGIN {kind}")
+            if kind == "IMMEDIATE" and self.get("format") == 1:
+                self._migrate()
             yield
             self._db.execute("COMMIT")
         except (sqlite3.Error, LedgerError) as error:
@@ -217,17 +225,47 @@ class LedgerFile:
     def erase(self, client: str, *, seen: bool) -> None:
         """Delete a client's contributions, and what the history derived from them.
 
+        The salts of all totals with this client are among it, and those of models made from them.
         With `seen`, also delete the ids by which a repeated contribution is recognized.
         """
         self._run("DELETE FROM contributions WHERE client = ?", [client])
-        self._run(
-            "UPDATE events SET samples = NULL, detail = '{}' WHERE client = ? "
-            "AND what IN ('join', 'stream', 'remove')",
-            [client],
-        )
+        for event in self._chained():
+            if event.client == client and event.what in _ERASED:
+                self._clear_event(event.seq)
+        for row in self._run("SELECT commitment, members FROM openings"):
+            if client in self._json(row["members"]):
+                self._run("DELETE FROM openings WHERE commitment = ?", [row["commitment"]])
+        self._erase_old(client)
         if seen:
             self._run("DELETE FROM seen WHERE client = ?", [client])
         self.put("compact", True)  # after the commit, or when the file is next opened
+
+    def _clear_event(self, number: int) -> None:
+        query = "UPDATE events SET samples = NULL, detail = '{}', salt = '' WHERE seq = ?"
+        self._run(query, [number])
+
+    def _erase_old(self, client: str) -> None:
+        """Delete what events of format 1 derived from a client's contributions."""
+        within: set[str | None] = set()
+        changed = False
+        for event in self._old():
+            if event.what in ("leave", "forget"):
+                within.discard(event.client)
+            elif event.what == "join":
+                within.add(event.client)
+            own = event.client == client and event.what in _ERASED
+            samples, detail = (None, {}) if own else (event.samples, _without(event.detail, client))
+            digest = "" if client in within or own else event.total_digest
+            new = (samples, detail, digest)
+            if new != (event.samples, event.detail, event.total_digest):
+                changed = True
+                query = (
+                    "UPDATE old_events SET samples = ?, detail = ?, total_digest = ? WHERE seq = ?"
+                )
+                self._run(query, [samples, json.dumps(detail), digest, event.seq])
+        for event in self._chained() if changed else ():
+            if event.what == "migrated":  # its commitment is to what is gone now
+                self._clear_event(event.seq)
 
     # History.
 
@@ -239,6 +277,7 @@ class LedgerFile:
         client: str | None = None,
         samples: int | None = None,
         detail: dict[str, Any] | None = None,
+        key: str = "",
     ) -> int:
         """Add an event to the history; return its number.
 
@@ -254,19 +293,156 @@ class LedgerFile:
             Number of samples added.
         detail
             More about the event, for JSON.
+        key
+            Public key that signs from now on.
         """
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._run(
-            "INSERT INTO events (time, what, client, samples, total_digest, detail) "
-            "VALUES (?, ?, ?, ?, ?, ?)",
-            [now, what, client, samples, total.digest(), json.dumps(detail or {})],
-        )
-        return int(self._run("SELECT max(seq) FROM events")[0][0])
+        last, signer, number = self._last(), self._signer(), self._count() + 1
+        before = last.body["after"] if last else ""
+        about = CommitmentOpening.of(history.about_text(samples, detail or {}))
+        body = {
+            "number": number,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "what": what,
+            "client": client,
+            "by": _user(),
+            "signer": fingerprint(signer.public) if signer else "",
+            "before": before,
+            "after": self._committed(history.total_text(total.digest(), total.count), before),
+            "about": about.commitment,
+            "key": key,
+            "previous": last.digest if last else "",
+        }
+        signature = signer.sign(history.signed_bytes(body)) if signer else ""
+        values = [history.canonical(body), signature, samples, json.dumps(detail or {}), about.salt]
+        self._run("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", [number, *values])
+        return number
+
+    def commit(self, text: str) -> str:
+        """Return a commitment to a text; its salt is erased with any client of today's total."""
+        opening, members = CommitmentOpening.of(text), json.dumps(self.clients(members_only=True))
+        values = [opening.commitment, opening.salt, opening.text, members]
+        self._run("INSERT INTO openings VALUES (?, ?, ?, ?)", values)
+        return opening.commitment
+
+    def _committed(self, text: str, before: str) -> str:
+        """Return the commitment to a total: the one before, if the total is the same."""
+        found = self._run("SELECT value FROM openings WHERE commitment = ?", [before])
+        return before if found and found[0]["value"] == text else self.commit(text)
 
     def events(self) -> list[Event]:
         """Return the history, oldest first."""
-        rows = map(dict, self._run("SELECT * FROM events ORDER BY seq"))
-        return [Event(**{**row, "detail": self._json(row["detail"])}) for row in rows]
+        return [*self._old(), *self._chained()]
+
+    def entries(self) -> list[Entry]:
+        """Return the chained events as they are stored, oldest first."""
+        if self.get("format") == 1:
+            return []
+        return [self._entry(row) for row in self._run("SELECT * FROM events ORDER BY seq")]
+
+    def openings(self) -> dict[str, CommitmentOpening]:
+        """Return what is left of the openings, by commitment."""
+        if self.get("format") == 1:
+            return {}
+        rows = self._run("SELECT commitment, salt, value FROM openings ORDER BY commitment")
+        return {
+            row["commitment"]: CommitmentOpening(salt=row["salt"], text=row["value"])
+            for row in rows
+        }
+
+    def use_key(self, path: Path) -> None:
+        """Sign with the key in a file from the next event on; create the key if it is missing."""
+        signer = HistoryKey.create(path)
+        with self.transaction():
+            if not self.get("key"):  # the first key signs the event that names it
+                self._keep_key(signer, path)
+            self.add_event("key", self.total, key=signer.public)
+            self._keep_key(signer, path)
+
+    def _keep_key(self, signer: HistoryKey, path: Path) -> None:
+        file, folder = path.resolve(), self.path.parent.resolve()
+        self.put("key_file", file.name if file.parent == folder else str(file))
+        self.put("key", signer.public)
+
+    def _signer(self) -> HistoryKey | None:
+        """Return the key that signs the next event; None in a ledger without a key."""
+        key = self.get("key")
+        if not key:
+            return None
+        signer = HistoryKey(self.path.parent / str(self.get("key_file")))
+        if signer.public != key:
+            raise LedgerError(
+                f"{self.path}: expected the key {fingerprint(key)} in {self.get('key_file')}, got "
+                f"{fingerprint(signer.public)}; restore the key that signs this history"
+            )
+        return signer
+
+    def _old(self) -> list[Event]:
+        """Return the events that were written in format 1."""
+        query = "SELECT * FROM old_events ORDER BY seq"
+        if self.get("format") == 1:
+            query = "SELECT * FROM events ORDER BY seq"
+        rows = map(dict, self._run(query))
+        more: dict[str, Any] = {"body": {}, "signature": "", "salt": ""}
+        return [Event(**{**row, "detail": self._json(row["detail"])}, **more) for row in rows]
+
+    def _chained(self) -> list[Event]:
+        openings = self.openings()
+        return [self._event(entry, openings) for entry in self.entries()]
+
+    def _event(self, entry: Entry, openings: dict[str, CommitmentOpening]) -> Event:
+        body, detail, samples = entry.body, dict(entry.detail), entry.samples
+        try:
+            opened = openings.get(body["after"])
+            digest, count = opened.text.split() if opened else ("", "0")
+            if body["what"] == "publish":
+                shared = openings.get(detail["shared"])
+                detail["shared_digest"] = shared.text if shared else ""
+                samples = int(count) if opened else None
+            return Event(
+                seq=body["number"],
+                time=body["time"],
+                what=body["what"],
+                client=body["client"],
+                samples=samples,
+                total_digest=digest,
+                detail=detail,
+                body=body,
+                signature=entry.signature,
+                salt=entry.salt,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise _unusable(self.path, error) from error
+
+    def _entry(self, row: sqlite3.Row) -> Entry:
+        body, detail = self._json(row["body"]), self._json(row["detail"])
+        if not isinstance(body, dict) or not isinstance(detail, dict):
+            raise _unusable(self.path, ValueError("an event of another form"))
+        return Entry(
+            body=body,
+            signature=row["signature"],
+            samples=row["samples"],
+            detail=detail,
+            salt=row["salt"],
+        )
+
+    def _last(self) -> Entry | None:
+        rows = self._run("SELECT * FROM events ORDER BY seq DESC LIMIT 1")
+        return self._entry(rows[0]) if rows else None
+
+    def _count(self) -> int:
+        query = "SELECT max(seq) FROM (SELECT seq FROM events UNION ALL SELECT seq FROM old_events)"
+        return int(self._run(query)[0][0] or 0)
+
+    def _migrate(self) -> None:
+        """Change a file of format 1 to format 2: the chain begins with a commitment to the past."""
+        earlier = [asdict(event) for event in self._old()]
+        self._run("ALTER TABLE events RENAME TO old_events")
+        for statement in _HISTORY.split(";"):
+            self._run(statement)
+        self.put("format", FORMAT)
+        digest = hashlib.sha256(history.canonical(earlier).encode()).hexdigest()
+        detail = {"events": len(earlier), "digest": digest}
+        self.add_event("migrated", self.total, detail=detail)
 
     def _run(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Run one statement; every sign of a damaged file raises the same LedgerError."""
@@ -287,14 +463,33 @@ class LedgerFile:
         except DataError as error:
             raise _unusable(self.path, error) from error
 
-    def _create(self, classes: list[str] | None) -> None:
-        with self.transaction():
-            for statement in _SCHEMA.split(";"):
+    def _create(self, classes: list[str] | None, key: Path | None) -> None:
+        signer = None if key is None else HistoryKey.create(key)
+        with self.transaction("EXCLUSIVE"):
+            for statement in f"{_SCHEMA};{_HISTORY}".split(";"):
                 self._run(statement)
             self.put("format", FORMAT)
             self.put("classes", classes)
+            if signer and key:
+                self._keep_key(signer, key)
             self.total = Statistics.zero()
-            self.add_event("init", Statistics.zero())
+            self.add_event("init", Statistics.zero(), key=signer.public if signer else "")
+
+
+def _without(detail: dict[str, Any], client: str) -> dict[str, Any]:
+    """Return the detail of an event of format 1 without digests of models made with a client."""
+    listed = [_without(each, client) for each in detail.get("published_with", [])]
+    kept = {**detail, "published_with": listed} if listed else dict(detail)
+    if {client, "cohort"} & {*detail.get("members", [])}:
+        kept.pop("shared_digest", None)
+    return kept
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # an account without a name
+        return ""
 
 
 def _unusable(path: Path, error: Exception) -> LedgerError:

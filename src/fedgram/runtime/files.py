@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -68,6 +68,29 @@ def _make_folders(folder: Path, mode: int) -> None:
     if not folder.is_dir():
         _make_folders(folder.parent, mode)
         folder.mkdir(mode=mode, exist_ok=True)
+
+
+@contextmanager
+def private(folder: Path) -> Iterator[None]:
+    """Let only the owner enter a folder, and read what this process writes in the body."""
+    with suppress(PermissionError):  # a folder of another owner
+        folder.chmod(0o700)
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def erase(path: Path) -> None:
+    """Overwrite a file with zeros and delete it; a link is deleted only."""
+    with suppress(FileNotFoundError):
+        if not path.is_symlink():
+            with path.open("r+b") as file:
+                file.write(bytes(path.stat().st_size))
+                file.flush()
+                os.fsync(file.fileno())
+        path.unlink()
 
 
 def locked(file: IO[str]) -> bool:

@@ -1,9 +1,14 @@
 """Who may take part in a remote federation, and what a site refuses."""
 
+import contextlib
+import itertools
 import json
-from dataclasses import replace
+import sqlite3
+from dataclasses import fields, is_dataclass, replace
 
+import numpy as np
 import pytest
+from ledger_support import pieces
 from remote_support import (
     MOST,
     REST,
@@ -29,8 +34,9 @@ from fedgram.deploy.server import run_federation
 from fedgram.deploy.settings import plain_grid
 from fedgram.engines.remote.messages import Answer, Greeting, Refusal, Request, Terms
 from fedgram.engines.remote.site import SitePolicy
-from fedgram.errors import FederationError, MismatchError
+from fedgram.errors import FederationError, FedgramError, LedgerError, MismatchError
 from fedgram.features.grid import Grid
+from fedgram.ledger.folder import Ledgers
 
 # Who may take part.
 
@@ -231,6 +237,40 @@ def test_who_was_forgotten_stays_out_until_admitted_and_who_comes_late_joins_the
     assert done(fourth, "afl")["shared_digest"] == in_process(config, "afl").shared_digest
 
 
+def test_a_client_is_not_forgotten_while_a_run_uses_what_it_sent(tmp_path):
+    folder, config = federation(tmp_path, "afl", rules=MOST)
+    there = offices(config, tmp_path / "sites")
+    refusals = []
+
+    def forgotten(request, answer):
+        with pytest.raises(LedgerError, match="a run is using this folder") as refused:
+            Membership(folder=folder).forget("c1")
+        refusals.append(refused)
+        return answer(request)
+
+    out = run_federation(StandIn(there, at(101, "deliver", forgotten)), folder, print)
+    assert refusals
+    assert done(out, "afl")["shared_digest"] == in_process(config, "afl").shared_digest
+    (certificate,) = Membership(folder=folder).forget("c1")
+    (model,) = json.loads(certificate.read_text())["published_with"]
+    assert model["model"] == str(out / "afl" / "shared.safetensors")
+
+
+def test_a_run_notices_that_its_total_has_changed_and_the_next_one_sums_again(tmp_path):
+    folder, config = federation(tmp_path, "afl", rules={**MOST, "minimum": 3})
+    there = offices(config, tmp_path / "sites")
+
+    def forgotten(request, answer):
+        with Ledgers(folder) as ledgers:  # by a program that does not take the lock
+            [ledger.forget("c1") for _, ledger in ledgers]
+        return answer(request)
+
+    with pytest.raises(LedgerError, match="the ledger has changed since the model was computed"):
+        run_federation(StandIn(there, at(101, "deliver", forgotten)), folder, print)
+    out = run_federation(StandIn(there), folder, print)
+    assert done(out, "afl")["shared_digest"] == in_process(config, "afl", REST).shared_digest
+
+
 def test_a_client_that_is_forgotten_while_it_answers_does_not_come_back(tmp_path):
     folder, config = federation(tmp_path, "afl", rules=MOST)
     run_federation(StandIn(offices(config, tmp_path / "sites")), folder, print)
@@ -239,7 +279,8 @@ def test_a_client_that_is_forgotten_while_it_answers_does_not_come_back(tmp_path
     there = {100 + k: office_of(s, config, tmp_path / f"{k}") for k, s in enumerate(sites)}
 
     def forgotten(request, answer):
-        Membership(folder=folder).forget("c1")
+        with Ledgers(folder) as ledgers:  # by a program that does not take the lock
+            [ledger.forget("c1") for _, ledger in ledgers]
         return answer(request)
 
     out = run_federation(StandIn(there, at(101, "step", forgotten)), folder, print)
@@ -247,6 +288,75 @@ def test_a_client_that_is_forgotten_while_it_answers_does_not_come_back(tmp_path
         c == "c1" and "left out: the site was forgotten" in text for c, text in notes(out, "afl")
     )
     assert done(out, "afl")["shared_digest"] == in_process(config, "afl", REST).shared_digest
+
+
+# A patient removed and looked for.
+
+
+def statistics_in(value):
+    """Return the statistics in a value, at any depth."""
+    if isinstance(value, Statistics):
+        return [value]
+    if is_dataclass(value):
+        value = [getattr(value, field.name) for field in fields(value)]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [s for v in value for s in statistics_in(v)] if isinstance(value, list | tuple) else []
+
+
+def statistics_under(*folders):
+    """Return all statistics in the files of folders: encoded anywhere, whatever holds them."""
+    found = []
+    for path in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        if data.startswith(b"SQLite"):
+            with contextlib.closing(sqlite3.connect(path)) as db:
+                named = "SELECT name FROM sqlite_master WHERE type = 'table'"
+                tables = [name for (name,) in db.execute(named)]
+                rows = [row for t in tables for row in db.execute(f"SELECT * FROM {t}")]
+            blobs = [cell for row in rows for cell in row if isinstance(cell, bytes)]
+        else:
+            blobs = [data, data[64:]]  # an answer follows the digest of its request
+        for blob in blobs:
+            with contextlib.suppress(FedgramError):
+                found += statistics_in(codec.decode(blob))
+    return found
+
+
+def differs_by(patient, pair):
+    one, other = pair
+    return one.space == other.space and np.array_equal(one.gram - other.gram, patient.gram)
+
+
+@pytest.mark.parametrize("name", ["afl", "fedpcl"])
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_removed_patient_is_in_no_difference_of_what_is_kept(tmp_path, name, keep):
+    short = {"rounds": 2, "epochs": 1, "rate": 0.1} if name == "fedpcl" else {}
+    rules = {**MOST, "keep_replaced": keep}
+    folder, config = federation(tmp_path, name, "afl", rules=rules, method={name: short})
+    sites = members(config)
+
+    def run():
+        there = {100 + k: office_of(s, config, tmp_path / f"{k}") for k, s in enumerate(sites)}
+        return run_federation(StandIn(there), folder, print)
+
+    run()
+    before = sites[1].train
+    sites[1] = replace(sites[1], train=before.take(slice(1, None)))
+    run()
+    patient = Statistics.of(before.features.take(slice(0, 1)), before.labels.take(slice(0, 1)))
+    kept = statistics_under(folder, *(tmp_path / str(k) for k in range(4)))
+    assert any(s.count == len(sites[1].train + sites[1].valid) for s in kept)
+    shown = any(differs_by(patient, pair) for pair in itertools.permutations(kept, 2))
+    assert shown == keep  # the search finds the patient where the operator keeps what was replaced
+
+    old, new = (sites[1].valid + samples for samples in (before, sites[1].train))
+    there = codec.encode(Statistics.of(new.features, new.labels).gram)
+    gone = codec.encode(Statistics.of(old.features, old.labels).gram)
+    traces = [piece for piece in pieces(gone) if piece not in there]
+    assert traces
+    everything = [p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()]
+    assert any(trace in data for trace in traces for data in everything) == keep
 
 
 @pytest.mark.parametrize("name", ["afl", "fedpcl"])

@@ -10,6 +10,7 @@ to the part of the API that sites use. `python -m fedgram.deploy.flower.gate` ha
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -77,4 +78,5 @@ async def _refuse(scope: Event, send: Send) -> None:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)  # its database holds messages of sites
     run_superlink(Gate)

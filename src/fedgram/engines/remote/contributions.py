@@ -21,11 +21,17 @@ class Contributions:
         Stores the contributions.
     fingerprints
         Fingerprints of the connected sites, by name.
+    keep_replaced
+        Keep replaced contributions for audit instead of erasing them.
     """
 
-    def __init__(self, ledger: Ledger, fingerprints: Mapping[str, str]) -> None:
+    def __init__(
+        self, ledger: Ledger, fingerprints: Mapping[str, str], *, keep_replaced: bool = False
+    ) -> None:
         self._ledger = ledger
         self._fingerprints = fingerprints
+        self._keep = keep_replaced
+        self.total_digest: str | None = None  # of the total that was used
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Return the sites that must be asked."""
@@ -42,7 +48,8 @@ class Contributions:
 
     def join(self, client: str, statistics: Statistics) -> None:
         """Store a contribution; it is on disk when this returns."""
-        self._ledger.replace(client, statistics, tag=self._fingerprints[client])
+        tag = self._fingerprints[client]
+        self._ledger.replace(client, statistics, tag=tag, keep=self._keep)
 
     def join_cohort(self, names: Sequence[str], total: Statistics) -> None:
         """Store the total of a secure sum; there are no contributions of single members."""
@@ -57,7 +64,7 @@ class Contributions:
         tag = "\n".join(names)
         same = self._ledger.members == [COHORT] and self._ledger.tag(COHORT) == tag
         if not same or self._ledger.total.digest() != total.digest():
-            self._ledger.replace(COHORT, total, tag=tag)
+            self._ledger.replace(COHORT, total, tag=tag, keep=self._keep)
 
     @property
     def names(self) -> list[str]:
@@ -66,7 +73,9 @@ class Contributions:
 
     def total(self, classes: Sequence[str]) -> Statistics:
         """Return the sum over all members, connected or not, with this class list."""
-        return self._ledger.total.with_classes(classes)
+        total = self._ledger.total
+        self.total_digest = total.digest()
+        return total.with_classes(classes)
 
     def each(self, classes: Sequence[str]) -> Iterator[tuple[str, Statistics]]:
         """Yield every member's contribution; one is in memory at a time."""

@@ -215,7 +215,9 @@ class SiteEndpoint:
         step = named_step(terms.make(), request.step)
         state, known = site.state, ""
         if request.broadcast is None and not state:
-            known = _digest(request, fingerprint(site, reserve_valid=terms.reserve_valid))
+            samples = fingerprint(site, reserve_valid=terms.reserve_valid)
+            store.use_samples(samples)
+            known = _digest(request, samples)
         if known and (found := store.statistics(known)) is not None:
             value, state = found
             known = ""
@@ -260,8 +262,10 @@ class SiteEndpoint:
         if not isinstance(delivery, Delivery):
             raise DataError("a delivery without content; install the same fedgram as the server")
         site, model = self._permitted(), store.model(delivery.round)
+        ready = self._ready(site, request, store)
+        store.use_samples(fingerprint(ready, reserve_valid=terms.reserve_valid))
         if model is None:  # this site was not connected when the round was scored
-            client = self._scoring_client(self._ready(site, request, store), request)
+            client = self._scoring_client(ready, request)
             model = terms.make().personalize(client, delivery.part)
         folder = self._folder.parent / "models"
         published = Published(method=terms.method, settings=terms.settings, shared=delivery.part)

@@ -13,6 +13,7 @@ from fedgram.runtime import files
 
 _KEPT = 2  # exchanges whose answers are stored: the server may repeat the last request
 _DIGEST = 64  # characters
+_COMPUTED = ("answer", "state", "model")  # files of a run that depend on the samples
 
 
 class SiteStore:
@@ -32,7 +33,23 @@ class SiteStore:
         if not re.fullmatch("[0-9a-f]{8,64}", run):  # it becomes the name of a folder
             raise DataError(f"{run!r} is not the name of a run")
         self._statistics = folder / "statistics"
+        self._samples = folder / "samples"
         self._run = folder / "runs" / run
+
+    def use_samples(self, fingerprint: str) -> None:
+        """Erase what was computed from other samples: the difference would show the changed ones.
+
+        What guards secure sums stays: no session may start twice.
+        """
+        if self._samples.is_file() and self._samples.read_text() == fingerprint:
+            return
+        old = [*self._statistics.glob("*")]
+        for run in self._run.parent.glob("*"):
+            if run != self._run:
+                old += [path for kind in _COMPUTED for path in run.glob(f"{kind}-*")]
+        for path in old:
+            files.erase(path)
+        files.write(self._samples, fingerprint, private=True)
 
     def answer(self, serial: int, kind: str, request_digest: str) -> bytes | None:
         """Return the stored answer to this request; None if there is none."""

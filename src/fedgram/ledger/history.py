@@ -1,0 +1,190 @@
+"""The history of a ledger: events that are chained by hashes and signed.
+
+An event hashes salted commitments only, never a digest of what was contributed. When a client is
+forgotten, the salts of all totals with it are erased: the chain stays valid, but nobody can check a
+guess of what was forgotten against it. `docs/history-format.md` describes the format, and
+`examples/check_history.py` checks it without fedgram.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from fedgram.errors import LedgerError
+from fedgram.ledger import signing
+
+_PREFIX = b"fedgram history\n"
+_SALT = 32  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One entry of the ledger's history.
+
+    Parameters
+    ----------
+    seq
+        Number of the event, from 1.
+    time, what, client
+        When, what, and about which client.
+    samples, detail
+        More about the event; None and empty once they are erased.
+    total_digest
+        Digest of the total after the event; empty once its salt is erased.
+    body
+        What is hashed and signed; empty for events of a ledger of format 1.
+    signature
+        Signature of the body, as hexadecimal digits; empty in a ledger without a key.
+    salt
+        Opens the commitment to `samples` and `detail`; empty once it is erased.
+    """
+
+    seq: int
+    time: str
+    what: str
+    client: str | None
+    samples: int | None
+    total_digest: str
+    detail: dict[str, Any]
+    body: dict[str, Any]
+    signature: str
+    salt: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """An event as it is stored, with the parts that can be erased."""
+
+    body: dict[str, Any]
+    signature: str
+    samples: int | None
+    detail: dict[str, Any]
+    salt: str
+
+    @property
+    def digest(self) -> str:
+        """The hash by which the next event refers to this one."""
+        return hashlib.sha256(signed_bytes(self.body)).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry for JSON."""
+        return {
+            "body": self.body,
+            "signature": self.signature,
+            "samples": self.samples,
+            "detail": self.detail,
+            "salt": self.salt,
+        }
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Self:
+        """Return an entry from the result of `to_dict`."""
+        return cls(**plain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitmentOpening:
+    """Opens a commitment: its salt and the text that was committed to."""
+
+    salt: str
+    text: str
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return an opening with a new random salt."""
+        return cls(salt=secrets.token_hex(_SALT), text=text)
+
+    @property
+    def commitment(self) -> str:
+        """The salted hash of the text."""
+        return hashlib.sha256(bytes.fromhex(self.salt) + self.text.encode()).hexdigest()
+
+
+def total_text(digest: str, samples: int) -> str:
+    """Return the text that a commitment to a total hides."""
+    return f"{digest} {samples}"
+
+
+def about_text(samples: int | None, detail: Mapping[str, Any]) -> str:
+    """Return the text that the commitment to an event's samples and detail hides."""
+    return canonical({"detail": detail, "samples": samples})
+
+
+def canonical(value: Any) -> str:
+    """Return JSON with sorted keys, without spaces, in ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def signed_bytes(body: Mapping[str, Any]) -> bytes:
+    """Return the bytes of an event that are hashed and signed."""
+    return _PREFIX + canonical(body).encode()
+
+
+def check(entries: Iterable[Entry], openings: Mapping[str, CommitmentOpening]) -> str:
+    """Check chain, signatures and all commitments that can be opened; return the last key.
+
+    Signatures are not checked without the package `cryptography`.
+
+    Parameters
+    ----------
+    entries
+        All events, oldest first.
+    openings
+        What is left of the openings, by commitment.
+
+    Raises
+    ------
+    LedgerError
+        If the history was changed.
+    """
+    last: Entry | None = None
+    key = ""
+    for entry in entries:
+        number = entry.body.get("number")
+        if not _follows(entry, last):
+            raise LedgerError(f"the history was changed: event {number} does not follow the last")
+        key = _checked_signature(entry, key)
+        if not _opens(entry):
+            raise LedgerError(f"the history was changed: event {number} has another content")
+        last = entry
+    for commitment, opening in openings.items():
+        if opening.commitment != commitment:
+            raise LedgerError("the history was changed: the opening of a commitment is wrong")
+    return key
+
+
+def _follows(entry: Entry, last: Entry | None) -> bool:
+    body = entry.body
+    if last is None:
+        return not body["previous"] and not body["before"]
+    expected = (last.body["number"] + 1, last.digest, last.body["after"])
+    return expected == (body["number"], body["previous"], body["before"])
+
+
+def _checked_signature(entry: Entry, key: str) -> str:
+    """Return the key that signs the next event."""
+    new = str(entry.body["key"])
+    signer = key or new  # the first key signs the event that names it
+    if bool(signer) != bool(entry.signature) or entry.body["signer"] != signing.fingerprint(signer):
+        raise LedgerError(f"the history was changed: event {entry.body['number']} is not signed")
+    if signer and signing.available():
+        try:
+            signing.require_signed(signer, entry.signature, signed_bytes(entry.body))
+        except ValueError as error:
+            raise LedgerError(
+                f"the history was changed: event {entry.body['number']} has a wrong signature"
+            ) from error
+    return new or key
+
+
+def _opens(entry: Entry) -> bool:
+    """Whether samples and detail are those that an event commits to, or are erased."""
+    if not entry.salt:
+        return entry.samples is None and not entry.detail
+    about = CommitmentOpening(salt=entry.salt, text=about_text(entry.samples, entry.detail))
+    return about.commitment == str(entry.body["about"])

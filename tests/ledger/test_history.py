@@ -1,0 +1,479 @@
+"""The history of a ledger: chained, signed, and silent about what was forgotten."""
+
+import copy
+import hashlib
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ledger_support import CLASSES, contents, rows, summed
+
+from fedgram.core import codec
+from fedgram.errors import LedgerError
+from fedgram.ledger import signing, store
+from fedgram.ledger.certificate import Certificate
+from fedgram.ledger.contribution import Contribution
+from fedgram.ledger.history import CommitmentOpening, Entry, check, signed_bytes, total_text
+from fedgram.ledger.ledger import Ledger
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "check_history.py"
+STORED = Path(__file__).parents[1] / "stored"
+WIDTH = 9
+
+_spec = importlib.util.spec_from_file_location("check_history", EXAMPLE)
+auditor = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(auditor)
+
+
+def of(number, *names):
+    return summed([(number + k, name) for k, name in enumerate(names)], CLASSES, WIDTH)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def ledger(path):
+    with Ledger.create(path, key=path.with_name("history.key")) as ledger:
+        ledger.join("north", of(10, "ant", "bee"))
+        ledger.join("south", of(20, "cat"))
+        yield ledger
+
+
+def published(ledger, name):
+    ledger.publish(shared_digest=name * 64, model=f"{name}.safetensors")
+
+
+def varied(folder):
+    """Return the export of a history with every kind of event, its fingerprint, a certificate."""
+    path = folder / "ledger"
+    with Ledger.create(path, key=folder / "history.key") as ledger:
+        first = ledger.signed_by
+        ledger.join("north", of(10, "ant", "bee"))
+        ledger.join("south", of(20, "cat", "cat"))
+        ledger.stream("south", of(30, "dog"))
+        ledger.stream("south", -of(20, "cat"))
+        ledger.replace("north", of(11, "bee"))
+        published(ledger, "a")
+        ledger.change_key(folder / "second.key")
+        ledger.leave("south")
+        ledger.admit("south")
+        certificate = ledger.forget("south")
+        history = ledger.export()
+        assert [event.what for event in ledger.history()] == [
+            *("init", "join", "join", "stream", "remove", "replace", "publish", "key", "leave"),
+            *("admit", "forget", "export"),
+        ]
+    return first, history, certificate.to_dict()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    return varied(tmp_path_factory.mktemp("history"))
+
+
+def require_valid(history):
+    """Check an exported history as `verify` does."""
+    openings = {key: CommitmentOpening(**plain) for key, plain in history["openings"].items()}
+    key = check([Entry.read(plain) for plain in history["events"]], openings)
+    last = history["events"][-1]["body"]["after"]
+    if last not in openings or not key:
+        raise LedgerError("the last total is not opened")
+
+
+# Altered histories
+
+
+def test_an_honest_history_is_valid_for_fedgram_and_for_an_auditor_without_it(exported, tmp_path):
+    first, history, certificate = exported
+    require_valid(history)
+    auditor.check_certificate(auditor.check_history(first, history), certificate)
+    for name, content in {"history": history, "certificate": certificate}.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    words = [sys.executable, EXAMPLE, first, tmp_path / "history", tmp_path / "certificate"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == "12 events, chained and signed; 1 certificates, valid\n"
+
+
+def altered_body(draw, history):
+    body = draw(st.sampled_from(history["events"]))["body"]
+    name = draw(st.sampled_from(sorted(body)))
+    new = draw(st.sampled_from([None, 0, 7, "", "east", "forget", "0" * 64, "2001-01-01T00:00"]))
+    if body[name] == new:
+        new = "another"
+    body[name] = new
+
+
+def dropped(draw, history):
+    events = history["events"]
+    del events[draw(st.integers(0, len(events) - 2))]
+
+
+def dropped_and_numbered_again(draw, history):
+    dropped(draw, history)
+    for number, event in enumerate(history["events"], start=1):
+        event["body"]["number"] = number
+
+
+def reordered(draw, history):
+    events = history["events"]
+    k = draw(st.integers(0, len(events) - 2))
+    events[k], events[k + 1] = events[k + 1], events[k]
+
+
+def repeated(draw, history):
+    events = history["events"]
+    k = draw(st.integers(0, len(events) - 1))
+    events.insert(k, copy.deepcopy(events[k]))
+
+
+def forged_signature(draw, history):
+    event = draw(st.sampled_from(history["events"]))
+    event["signature"] = draw(st.sampled_from(["", "00" * 64, event["signature"][:-2] + "00"]))
+
+
+def altered_detail(draw, history):
+    event = draw(st.sampled_from(history["events"]))
+    event["detail"] = {**event["detail"], "members": ["nobody"]}
+    if draw(st.booleans()):
+        event["salt"] = ""
+
+
+def altered_increment(draw, history):
+    event = draw(st.sampled_from(history["events"]))
+    event["samples"] = (event["samples"] or 0) + draw(st.integers(1, 9))
+    if draw(st.booleans()):
+        event["salt"] = ""
+
+
+def altered_opening(draw, history):
+    opening = draw(st.sampled_from(sorted(history["openings"].values(), key=str)))
+    opening[draw(st.sampled_from(["salt", "text"]))] = "00" * 32
+
+
+def last_opening_gone(draw, history):
+    del history["openings"][history["events"][-1]["body"]["after"]]
+
+
+ALTERATIONS = [
+    *(altered_body, dropped, dropped_and_numbered_again, reordered, repeated, forged_signature),
+    *(altered_detail, altered_increment, altered_opening, last_opening_gone),
+]
+
+
+@pytest.mark.parametrize("alteration", ALTERATIONS, ids=lambda each: each.__name__)
+@given(data=st.data())
+def test_an_altered_history_is_found_by_fedgram_and_by_the_auditor(exported, alteration, data):
+    first, history, _ = copy.deepcopy(exported)
+    alteration(data.draw, history)
+    with pytest.raises((LedgerError, KeyError, TypeError, ValueError)):
+        require_valid(history)
+    with pytest.raises(Exception):  # noqa: B017, PT011  # whatever stops the script
+        auditor.check_history(first, history)
+
+
+def signed_again(history, key, start):
+    """Return a history whose chain and signatures are made anew from an event on, by a key."""
+    history = copy.deepcopy(history)
+    link = None
+    for event in history["events"]:
+        body = event["body"]
+        if body["number"] >= start:
+            body["previous"] = link or body["previous"]
+            body["signer"] = signing.fingerprint(key.public)
+            event["signature"] = key.sign(signed_bytes(body))
+        link = hashlib.sha256(signed_bytes(body)).hexdigest()
+    return history
+
+
+@pytest.mark.parametrize("start", [1, 2, 9])
+def test_a_chain_that_somebody_else_signed_is_found(exported, tmp_path, start):
+    first, history, _ = exported
+    forged = signed_again(history, signing.HistoryKey.create(tmp_path / "other"), start)
+    with pytest.raises(LedgerError, match="is not signed"):
+        require_valid(forged)
+    with pytest.raises(ValueError, match="signed by another key"):
+        auditor.check_history(first, forged)
+
+
+def test_a_history_with_another_first_key_is_found_by_its_fingerprint(exported, tmp_path):
+    other, history, _ = varied(tmp_path)
+    require_valid(history)
+    auditor.check_history(other, history)
+    with pytest.raises(ValueError, match="another first key"):
+        auditor.check_history(exported[0], history)
+
+
+def test_a_history_that_ends_before_a_certificate_is_found_by_the_certificate(exported):
+    first, history, certificate = copy.deepcopy(exported)
+    forget = history["events"][-2]["body"]
+    assert forget["what"] == "forget"
+    history["events"] = history["events"][:-2]
+    history["openings"][history["events"][-1]["body"]["after"]] = {"salt": "", "text": ""}
+    with pytest.raises(ValueError, match="wrong opening"):
+        auditor.check_history(first, history)
+    events = {event["body"]["number"]: event for event in history["events"]}
+    with pytest.raises(KeyError):
+        auditor.check_certificate(events, certificate)
+
+
+CERTIFICATE = [
+    {"client": "north"},
+    {"event": 1},
+    {"total_digest": "0" * 64},
+    {"samples": 9},
+    {"time": "2001-01-01T00:00:00+00:00"},
+    {"members": []},
+    {"published_with": []},
+    {"salt": "00" * 32},
+]
+
+
+@pytest.mark.parametrize("change", CERTIFICATE, ids=str)
+def test_an_altered_certificate_is_found_by_the_auditor(exported, change):
+    first, history, certificate = exported
+    events = auditor.check_history(first, history)
+    with pytest.raises(ValueError, match=r"\w"):
+        auditor.check_certificate(events, {**certificate, **change})
+
+
+# Altered ledgers
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["UPDATE events SET body = replace(body, 'north', 'south') WHERE seq = 2"],
+        ["UPDATE events SET signature = '' WHERE seq = 2"],
+        ["UPDATE events SET samples = 9 WHERE seq = 2"],
+        ["UPDATE events SET samples = 9, salt = '' WHERE seq = 2"],
+        ["UPDATE events SET detail = '{}' WHERE seq = 2"],
+        ["DELETE FROM events WHERE seq = 2"],
+        [
+            "UPDATE events SET seq = 9 WHERE seq = 2",
+            "UPDATE events SET seq = 2 WHERE seq = 3",
+            "UPDATE events SET seq = 3 WHERE seq = 9",
+        ],
+        ["UPDATE openings SET salt = '00'"],
+        ["UPDATE meta SET value = '\"\"' WHERE key = 'key'"],
+    ],
+    ids=lambda each: each[0],
+)
+def test_an_altered_history_in_a_ledger_is_found(ledger, path, statements):
+    for statement in statements:
+        rows(path, statement)
+    found = r"the history was changed|not the last of its history|the total is not the sum"
+    with pytest.raises(LedgerError, match=found):
+        ledger.verify()
+
+
+def test_altered_increments_are_found_even_if_all_else_agrees_with_them(ledger, path):
+    more = of(10, "ant", "bee", "dog")
+    value = codec.encode(Contribution(client="north", statistics=more))
+    total = of(20, "cat") + more
+    change = "UPDATE contributions SET value = ?, sha256 = ? WHERE client = 'north'"
+    rows(path, change, value, hashlib.sha256(value).hexdigest())
+    rows(path, "UPDATE total SET value = ?", codec.encode(total))
+    with pytest.raises(LedgerError, match="the total is not the sum of its contributions"):
+        ledger.verify()
+    last = ledger.history()[-1].body["after"]
+    text = total_text(total.digest(), total.count)
+    rows(path, "UPDATE openings SET value = ? WHERE commitment = ?", text, last)
+    with pytest.raises(LedgerError, match="the opening of a commitment is wrong"):
+        ledger.verify()
+
+
+# Guesses of what was forgotten
+
+
+def confirms(path, text):
+    """Whether the bytes of a ledger confirm a guess, by a digest or by a salt and a commitment."""
+    data = contents(path)
+    salts = [
+        salt for (salt,) in rows(path, "SELECT salt FROM openings UNION SELECT salt FROM events")
+    ]
+    guesses = [CommitmentOpening(salt=salt, text=text).commitment for salt in salts]
+    return any(guess.encode() in data for guess in [*guesses, text.split()[0]])
+
+
+@pytest.mark.parametrize("how", ["forget", "replace", "remove"])
+def test_a_guess_of_what_was_erased_cannot_be_confirmed(ledger, path, how):
+    published(ledger, "a")
+    total, alone = ledger.total, of(10, "ant", "bee")
+    guesses = [total_text(total.digest(), total.count), total_text(alone.digest(), alone.count)]
+    assert all(confirms(path, text) for text in (*guesses, "a" * 64))
+    contribution = Contribution(client="north", statistics=alone).id
+    assert contribution.encode() in contents(path)
+    if how == "forget":
+        ledger.forget("north")
+    elif how == "replace":
+        ledger.replace("north", of(11, "bee"))
+    else:
+        ledger.stream("north", -of(10, "ant"))
+    assert not any(confirms(path, text) for text in (*guesses, "a" * 64))
+    seen = contribution.encode() in contents(path)
+    assert seen == (how == "remove")  # it is kept there, to recognize a repeated increment
+    ledger.verify()
+    require_valid(ledger.export())
+
+
+def test_totals_without_the_forgotten_client_stay_open(ledger):
+    ledger.leave("north")
+    ledger.join("east", of(30, "dog"))
+    without = ledger.total.digest()
+    ledger.forget("north")
+    digests = [event.total_digest for event in ledger.history()]
+    assert digests == [digests[0], "", "", of(20, "cat").digest(), without, without]
+
+
+def test_a_certificate_issued_again_opens_no_total_of_a_client_forgotten_since(ledger, tmp_path):
+    ledger.join("east", of(30, "dog"))
+    published(ledger, "a")
+    first = ledger.forget("east")
+    ledger.forget("north")
+    (again,) = ledger.certificates("east")
+    assert (again.total_digest, again.samples, again.salt) == ("", None, "")
+    assert (again.mark, again.published_with) == (first.mark, first.published_with)
+    for certificate in (first, again):
+        ledger.verify(Certificate.read(json.loads(json.dumps(certificate.to_dict()))))
+    events = auditor.check_history(ledger.signed_by, ledger.export())
+    for certificate in (first, again):
+        auditor.check_certificate(events, certificate.to_dict())
+    with pytest.raises(LedgerError, match="or was changed"):
+        ledger.verify(replace(first, total_digest="0" * 64))
+    (current,) = ledger.certificates("north")
+    hidden = replace(current, total_digest="", samples=None, salt="")
+    with pytest.raises(LedgerError, match="or was changed"):
+        ledger.verify(hidden)
+
+
+# Keys
+
+
+def test_the_key_is_private_and_its_fingerprint_is_the_same_each_time(ledger, path):
+    key = path.with_name("history.key")
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert ledger.signed_by == signing.fingerprint(signing.HistoryKey(key).public)
+    with Ledger.create(path.with_name("another"), key=key) as other:
+        assert other.signed_by == ledger.signed_by
+
+
+@pytest.mark.parametrize("wrong", ["missing", "another key", "no key at all"])
+def test_without_the_key_a_signed_ledger_is_read_but_not_changed(ledger, path, wrong):
+    key = path.with_name("history.key")
+    key.unlink()
+    if wrong == "another key":
+        signing.HistoryKey.create(key)
+    elif wrong == "no key at all":
+        key.write_text("a text")
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="restore"):
+        ledger.leave("north")
+    assert path.read_bytes() == before
+    ledger.verify()
+
+
+def test_a_ledger_without_a_key_is_chained_and_may_get_one_later(path):
+    with Ledger.create(path) as ledger:
+        ledger.join("north", of(10, "ant"))
+        assert ledger.signed_by == ""
+        ledger.verify()
+        first = ledger.change_key(path.with_name("history.key"))
+        ledger.join("south", of(20, "cat"))
+        ledger.verify()
+        auditor.check_history(first, ledger.export())
+
+
+def test_without_cryptography_a_ledger_is_chained_and_a_signed_one_is_read(
+    ledger, path, monkeypatch
+):
+    monkeypatch.setattr(signing, "available", lambda: False)
+    with Ledger.create(path.with_name("plain")) as plain:
+        plain.join("north", of(10, "ant"))
+        plain.forget("north")
+        plain.verify()
+    ledger.verify()
+    with pytest.raises(LedgerError, match=r"pip install 'fedgram\[secure\]'"):
+        ledger.leave("north")
+
+
+# Ledgers of format 1
+
+
+@pytest.fixture
+def old(tmp_path):
+    shutil.copy(STORED / "study.ledger", tmp_path / "ledger")
+    return tmp_path / "ledger"
+
+
+def test_a_ledger_of_format_1_is_read_without_a_change(old):
+    before = old.read_bytes()
+    certificate = Certificate.read(json.loads((STORED / "west.certificate").read_text()))
+    with Ledger.open(old) as ledger:
+        ledger.verify(certificate)
+        assert ledger.history()
+        assert ledger.signed_by == ""
+    assert old.read_bytes() == before
+
+
+def test_a_ledger_of_format_1_goes_on_with_a_chain_that_commits_to_its_past(old):
+    certificate = Certificate.read(json.loads((STORED / "west.certificate").read_text()))
+    with Ledger.open(old) as ledger:
+        earlier, digest = ledger.history(), ledger.total.digest()
+        first = ledger.change_key(old.with_name("history.key"))
+        history = ledger.history()
+        assert history[: len(earlier)] == earlier
+        assert [event.what for event in history[len(earlier) :]] == ["migrated", "key"]
+        assert history[-1].seq == len(earlier) + 2
+        ledger.verify(certificate)
+        exported = ledger.export()
+        auditor.check_history(first, exported)
+        text = json.dumps(exported["earlier"], sort_keys=True, separators=(",", ":"))
+        committed = exported["events"][0]["detail"]["digest"]
+        assert committed == hashlib.sha256(text.encode()).hexdigest()
+        assert ledger.total.digest() == digest
+
+
+def test_forgetting_erases_what_format_1_derived_from_a_client(old):
+    stored = json.loads((STORED / "west.certificate").read_text())
+    certificate = Certificate.read(stored)
+    with Ledger.open(old) as ledger:
+        digests = {event.total_digest for event in ledger.history()[1:] if event.total_digest}
+        shared = {m["shared_digest"] for m in stored["published_with"]}
+        member = ledger.members[0]
+        before = contents(old)
+        assert all(digest.encode() in before for digest in digests)
+        for client in ledger.members:
+            ledger.forget(client)
+        after = contents(old)
+        assert not any(digest.encode() in after for digest in (*digests, *shared))
+        ledger.verify(certificate)
+        assert ledger.certificates(member)
+
+
+class Killed(BaseException):
+    """Ends everything at once, as a kill does."""
+
+
+def test_a_kill_during_the_change_of_format_leaves_format_1(old, monkeypatch):
+    def killed(self, *arguments, **options):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.LedgerFile, "add_event", killed)
+        with pytest.raises(Killed), Ledger.open(old) as ledger:
+            ledger.leave("north")
+    with Ledger.open(old) as ledger:
+        assert ledger._file.get("format") == 1
+        ledger.verify()
+        ledger.leave("north")
+        ledger.verify()
