@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive
 from fedgram.core.samples import Labels
 from fedgram.core.shared import part_for
 from fedgram.core.statistics import Statistics
@@ -266,7 +265,7 @@ class RemoteFederation:
         limit = _LEAST_ROOM + _ROOM * codec.size(like)
 
         def check(name: str, answer: Answer) -> None:
-            _require_answer(answer.value, like, self._terms.classes, among=len(self._names))
+            _require_answer(answer.value, like, among=len(self._names))
             if also:
                 also(name, answer)
 
@@ -308,7 +307,7 @@ class RemoteFederation:
             self._on_ask(ask)
 
 
-def _require_answer(value: Any, like: Any, classes: tuple[str, ...], *, among: int) -> None:
+def _require_answer(value: Any, like: Any, *, among: int) -> None:
     """Raise for an answer with another layout than `like`, or with impossible values."""
     require_same_schema(value, like)
     if isinstance(value, SiteScore):
@@ -316,8 +315,7 @@ def _require_answer(value: Any, like: Any, classes: tuple[str, ...], *, among: i
             raise DataError("expected the digest of a model as a string")
         value, like = value.sums, like.sums
         require_same_schema(value, like)
-    if isinstance(value, Additive):
-        require_possible(value, like, classes=classes, among=among)
+    require_possible(value, among=among)
 
 
 @dataclass(kw_only=True)

@@ -56,20 +56,7 @@ def _require_numbers(name: str, value: Any, like: Any) -> None:
         raise DataError(f"{name} holds values that are not finite numbers")
 
 
-def require_possible(value: Any, like: Any, *, classes: tuple[str, ...], among: int = 1) -> None:
-    """Raise an error if no samples can give this value.
-
-    Parameters
-    ----------
-    value
-        The reply of a site.
-    like
-        What the same step returns for one sample.
-    classes
-        The class list of the samples.
-    among
-        Number of sites that add to the same total.
-    """
+def require_possible(value: Any, *, among: int = 1) -> None:
+    """Raise an error if no samples can give this value; `among` sites add to the same total."""
     if isinstance(value, Additive):
         value.validate(sites=among)
-        value.validate_class_sums(like, classes)
