@@ -22,7 +22,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.data.dataset import TEST
 from fedgram.data.sources import load_dataset
 from fedgram.engines.ledger_backed import publish
-from fedgram.errors import ConfigError, DataError
+from fedgram.errors import ConfigError, DataError, FedgramError
 from fedgram.experiments import config as configuration
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Client
@@ -221,7 +221,22 @@ def _contributions(paths: tuple[Path, ...]) -> Iterator[Contribution]:
         part = codec.load(path)
         if not isinstance(part, Contribution):
             raise DataError(f"{path}: not a contribution; write one with 'fedgram contribute'")
+        _require_valid(part, path)
         yield part
+
+
+def _require_valid(part: Contribution, path: Path) -> None:
+    """Raise an error unless a contribution, or what it removes, can be the sums of samples."""
+    sums = part.statistics
+    if not isinstance(sums, Statistics) or not all(
+        isinstance(text, str) for text in (part.client, part.tag)
+    ):
+        raise DataError(f"{path}: expected a name, statistics and a tag; contribute again")
+    removal = type(sums.count) is int and sums.count < 0
+    try:
+        (-sums if removal else sums).validate()
+    except FedgramError as error:
+        raise error.with_context(f"{path}: client {part.client}") from error
 
 
 def _echo_total(book: Ledger, what: str) -> None:

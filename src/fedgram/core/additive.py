@@ -82,14 +82,29 @@ class Additive:
         """Raise an error if no data of a client can give this value.
 
         Called wherever a value enters from outside: before it is added, stored or used. A valid
-        value can still be false. Here every field is checked against its declaration: the type of
-        its numbers, the number of axes, finite floats, and integers so small that a sum over all
-        sites cannot wrap. A subclass with limits of its own extends this.
+        value can still be false. Here the fields are checked against their declarations. A
+        subclass with limits of its own extends this.
 
         Parameters
         ----------
         sites
             Number of sites that add to the same total: each may use this fraction of its range.
+        """
+        self.validate_declared(sites)
+        for name in self.summed_fields():
+            if isinstance(part := getattr(self, name), Additive):
+                part.validate(sites)
+
+    def validate_declared(self, sites: int = 1) -> None:
+        """Raise an error for a field of another kind than declared.
+
+        Checked are the type of its numbers, the number of axes, finite floats, and integers so
+        small that a sum over all sites cannot wrap. This holds for totals too.
+
+        Parameters
+        ----------
+        sites
+            Number of sites that add to the same total.
         """
         declared = type(self).zero()
         for each in dataclasses.fields(self):
@@ -99,13 +114,11 @@ class Additive:
                 raise DataError(
                     f"{name}: expected {type(default).__name__}, got {type(value).__name__}"
                 )
-            if isinstance(value, Additive):
-                value.validate(sites)
-            elif isinstance(value, np.ndarray):
+            if isinstance(value, np.ndarray):
                 _require_type(name, value, default, self._dtype(each, default))
             if not each.metadata.get(_SCHEMA) and not each.metadata.get(_MODULAR):
                 _require_room(name, value, _MOST // max(1, sites))
-        self._validate_names()
+        self._validate_schema()
 
     def claimed_samples(self) -> int:
         """Return the number of samples that this value claims to be the sum of; 0 if none."""
@@ -113,13 +126,15 @@ class Additive:
         return max((c.claimed_samples() for c in claims if isinstance(c, Additive)), default=0)
 
     def _dtype(self, field: dataclasses.Field[Any], default: Any) -> Any:
-        space = getattr(self, "space", None)
-        floats = field.metadata.get(_FLOATS) and space is not None and not space.exact
+        space: Any = getattr(self, "space", None)
+        floats = field.metadata.get(_FLOATS) and space.width and not space.exact
         return np.dtype(np.float64) if floats else default.dtype
 
-    def _validate_names(self) -> None:
-        """Raise an error unless the class list, if there is one, has different names."""
-        classes = getattr(self, "classes", ())
+    def _validate_schema(self) -> None:
+        """Raise an error for an invalid feature space, or names of classes that are not unique."""
+        space, classes = getattr(self, "space", None), getattr(self, "classes", ())
+        if space is not None:
+            space.validate()
         if not all(type(name) is str for name in classes) or len({*classes}) < len(classes):
             raise DataError(
                 f"{type(self).__name__}.classes: expected different names, each of them a text"
@@ -218,8 +233,8 @@ def _require_room(name: str, value: Any, most: int) -> None:
         low = high = value if type(value) is int else 0
     if low < -most or high > most:
         raise DataError(
-            f"{name}: expected magnitudes up to {most}, got {max(-low, high)}; with other sites "
-            "the sum could overflow"
+            f"{name}: expected magnitudes up to {most}, got {max(-low, high)}; with other "
+            "sites the sum may overflow"
         )
 
 

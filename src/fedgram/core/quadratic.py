@@ -78,7 +78,8 @@ class Quadratic(Additive):
         size = width * (width + 1) // 2 + width * len(self.classes)
         require_shape("Quadratic.terms", self.terms.total, size)
         starts = np.arange(width) * width - np.arange(width) * (np.arange(width) - 1) // 2
-        if (self.terms.total[starts] < 0).any():
+        # Rounding may leave a diagonal of zero slightly below: less than a step for each sample.
+        if (self.terms.total[starts] < -self.terms.weight[0]).any():
             raise DataError("a quadratic objective with a negative diagonal: it has no minimum")
 
     @property

@@ -100,6 +100,15 @@ class IntegerHead:
             origin=origin,
         )
 
+    def validate(self) -> None:
+        """Raise an error unless the weights are integers for every feature and class."""
+        shape = (self.space.width, len(self.classes))
+        if self.values.shape != shape or self.values.dtype != np.int64:
+            raise DataError(
+                f"weights: expected int64 of shape {shape}, got {self.values.dtype} of shape "
+                f"{self.values.shape}"
+            )
+
     def linear(self) -> Linear:
         """Return the head in real units; its scores are logits to base e."""
         return Linear(

@@ -126,7 +126,7 @@ IMPOSSIBLE = {
     "a diagonal too large": (entry(STARTS[1], 21 * 127**2), "larger than its samples"),
     "an entry too large": (entry(1, lambda g: 127**2 * 20), "larger than its diagonal"),
     "an entry too small": (entry(1, lambda g: -(127**2) * 20), "larger than its diagonal"),
-    "an entry without magnitude": (entry(1, -(2**63)), "could overflow"),
+    "an entry without magnitude": (entry(1, -(2**63)), "may overflow"),
     "an energy that is none": (replace(STATISTICS, energy=19), "count every sample once"),
     "a constant that varies": (entry(STARTS[-1], lambda g: g - 1), "not constant"),
     "another constant": (entry(STARTS[-1], 20 * 20**2), "row of sums|larger than its diagonal"),
@@ -193,7 +193,7 @@ def test_each_check_of_a_score_alone(fields):
         ({"weight": np.array([2**29])}, "leave no room"),
         ({"diverged": 2}, "diverged more than once"),
         ({"total": np.array([2**40, 0])}, "beyond the reach"),
-        ({"total": np.array([-(2**63), 0])}, "could overflow"),
+        ({"total": np.array([-(2**63), 0])}, "may overflow"),
         ({"fine": np.array([2**31, 0])}, "half a step"),
     ],
 )

@@ -16,6 +16,7 @@ from typing import Any
 
 from fedgram.core import codec
 from fedgram.core.samples import NO_SPACE, Features, Labels, Samples
+from fedgram.core.sound import require_sound
 from fedgram.engines.protocol import SCORING, client_rng
 from fedgram.engines.remote.messages import (
     Answer,
@@ -96,6 +97,7 @@ class SiteEndpoint:
         to = request_digest(content)
         try:
             request = read_request(content)
+            require_sound(request, "request")
             self._agree(request.terms)
             store = SiteStore(self._folder, request.terms.run)
             known = store.answer(request.serial, request.kind, to)
