@@ -31,6 +31,7 @@ from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution
 from fedgram.ledger.ledger import Ledger
 from fedgram.runtime import files
+from fedgram.selection.site_screen import LEAST_SITES, screen
 
 PATH = click.Path(path_type=Path, dir_okay=False)
 ledger_argument = click.argument("ledger", type=PATH)
@@ -194,6 +195,36 @@ def verify(ledger: Path, certificate: Path | None) -> None:
     click.echo(f"{digest}  the total is the sum of the members' contributions")
     if shown:
         click.echo(f"{shown.total_digest}  after the deletion of {shown.client}, as certified")
+
+
+@ledger.command("screen")
+@ledger_argument
+@json_option
+def screen_members(ledger: Path, as_json: bool) -> None:
+    """Look for contributions that contradict or harm the others.
+
+    Nothing is changed. A warning is a question to the site, not a proof.
+    """
+    with Ledger.open(ledger) as book:
+        classes = book.total.classes
+        reports = screen(
+            lambda: ((name, book.of(name).with_classes(classes)) for name in book.members)
+        )
+    if as_json:
+        lines = [{**asdict(report), "warnings": report.warnings} for report in reports]
+        click.echo(json.dumps(lines, indent=2))
+        return
+    if not reports:
+        click.echo(f"a screen needs contributions of at least {LEAST_SITES} sites")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("client", "samples", "misfit", "harm", "scale", "warnings"):
+        table.add_column(header)
+    for report in reports:
+        numbers = [f"{n:.3g}" for n in (report.misfit, report.harm, report.scale)]
+        cells = (report.name, str(report.samples), *numbers, "; ".join(report.warnings))
+        table.add_row(*map(escape, cells))
+    if reports:
+        Console().print(table)
 
 
 @ledger.command()

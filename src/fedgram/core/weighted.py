@@ -102,7 +102,9 @@ class Weighted(Additive):
         super().validate(sites)
         fine = self.total.shape if self.places > SINGLE else (0,)
         if self.places not in (0, SINGLE, DOUBLE) or self.fine.shape != fine:
-            raise DataError(f"a weighted sum of {self.places} places; expected {SINGLE} or {DOUBLE}")
+            raise DataError(
+                f"a weighted sum of {self.places} places; expected {SINGLE} or {DOUBLE}"
+            )
         if self.weight.shape not in ((1,), self.total.shape):
             raise DataError("weights: expected one number, or one for each entry")
         if (self.weight < 0).any() or (self.weight > MOST_WEIGHT // sites).any():

@@ -182,6 +182,7 @@ class _Run:
             replay_log,
             members=None if private else lambda kind: Contributions(self.ledgers.of(kind), prints),
             private=private,
+            samples=self.federation.samples,
             on_ask=record.ask,
         )
 

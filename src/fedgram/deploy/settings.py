@@ -26,9 +26,19 @@ class FederationRules(Deadlines):
     ----------
     sites
         Names of the sites that may take part; empty for every site that connects.
+    samples
+        Registered number of samples of each site, as confirmed by the operator. A contribution of
+        more samples, or of a site without a number, is refused. Empty for no limit.
     """
 
     sites: tuple[str, ...] = ()
+    samples: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, number in self.samples.items():
+            if number < 0:
+                raise ConfigError(f"federation.samples.{name} = {number}: use 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

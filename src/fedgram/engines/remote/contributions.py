@@ -40,6 +40,10 @@ class Contributions:
         """Return the reason why a client may not join; empty if it may."""
         return self._ledger.shut_out().get(client, "")
 
+    def samples(self, client: str) -> int:
+        """Return the number of samples that a member has contributed; 0 if it is no member."""
+        return self._ledger.of(client).count if client in self._ledger.members else 0
+
     def join(self, client: str, statistics: Statistics) -> None:
         """Store a contribution; it is on disk when this returns."""
         self._ledger.replace(client, statistics, tag=self._fingerprints[client])

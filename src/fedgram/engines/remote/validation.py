@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,27 @@ def _require_numbers(name: str, value: Any, like: Any) -> None:
         raise MismatchError(f"{name} has the shape {found.shape}, not {wanted.shape}")
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise DataError(f"{name} holds values that are not finite numbers")
+
+
+def require_registered(name: str, value: Any, registered: Mapping[str, int]) -> None:
+    """Raise an error for a value of more samples than are registered for a site.
+
+    Parameters
+    ----------
+    name
+        Name of the site.
+    value
+        Its reply.
+    registered
+        Number of samples of each site; empty for no limit.
+    """
+    claimed = value.claimed_samples() if isinstance(value, Additive) else 0
+    most = registered.get(name, 0)
+    if registered and claimed > most:
+        raise DataError(
+            f"a contribution of {claimed} samples, and {most} are registered; if the site confirms "
+            f"its number, change federation.samples.{name}"
+        )
 
 
 def require_possible(value: Any, *, among: int = 1) -> None:
