@@ -12,7 +12,8 @@ thresholds are not tuned on data:
 - *contradiction*: the model of all sites, in which no site has more weight than the median site,
   is worse on the site's samples than class frequencies. Samples with wrong labels, or with features
   of another meaning, are contradicted by the samples of the others nearby. Samples unlike those
-  of all others, such as a class or a domain of its own, are not: the model describes them too.
+  of all others, such as a class or a domain of its own, are not: the model describes them too. The
+  error of a site with few samples must also be larger than chance explains.
 - *harm*: the model with the site loses more than half of what the model without it explains on the
   samples of the others.
 - *scale*: features are more than twice, or less than half, as large as at the median site.
@@ -32,6 +33,7 @@ from fedgram.core.statistics import Statistics
 
 LEAST_SITES = 3  # of two sites that differ, neither is the odd one
 _RIDGE = 0.01  # of the mean sum of squares of a feature
+_DEVIATIONS = 4.0  # of the mean error of few samples: rarely exceeded, also among many sites
 _MOST_HARM = 0.5
 _MOST_SCALE = 4.0  # of sums of squares: a factor of two
 _MOST_SHARE = 0.5
@@ -51,7 +53,7 @@ class SiteReport:
         Number of its samples, and their fraction of all samples.
     misfit
         Squared error of the model of all sites on its samples, as a multiple of the error of class
-        frequencies.
+        frequencies, or of what chance allows for few samples.
     error_without, error_with
         Mean squared error on the samples of the others, of the model without and with the site.
     harm
@@ -132,7 +134,11 @@ def screen(contributed: Contributed) -> list[SiteReport]:
             own, others = _Sums.of(part), _Sums.of(total - part)
             without, with_it = others.error(others.solved()), others.error(whole)
             explained = others.ignorant_error(others) - without
-            reference = max(own.ignorant_error(equal), equal.ignorant_error(equal))
+            reference = max(
+                own.ignorant_error(equal),
+                equal.ignorant_error(equal),
+                _by_chance(equal.error(balanced), part.count),
+            )
             report = SiteReport(
                 name=name,
                 samples=part.count,
@@ -205,6 +211,15 @@ class _Sums:
             return 1.0
         shares = known.classes / known.count
         return float(1 - 2 * shares @ self.classes / self.count + shares @ shares)
+
+
+def _by_chance(error: float, samples: int) -> float:
+    """Return the largest mean error of some samples that chance explains, with this expectation.
+
+    The squared error of one sample is at most about 2: the distance of two classes. So its variance
+    is at most ``error (2 - error)`` (Bhatia and Davis 2000).
+    """
+    return error + _DEVIATIONS * float(np.sqrt(max(0.0, error * (2 - error)) / samples))
 
 
 def _square(part: Statistics) -> float:
