@@ -133,9 +133,11 @@ def test_sites_with_very_few_samples_are_not_accused_by_chance(monkeypatch):
 
 
 def test_rare_classes_are_not_accused():
-    """One class has 95 % of all samples; some sites have no other, and one has only the rare one."""
+    """Most samples are of one class; some sites have no other, one has only the rare one."""
     rng = np.random.default_rng(0)
-    codes = [np.zeros(200, int)] * 3 + [(rng.random(200) < 0.1).astype(int)] * 3 + [np.ones(40, int)]
+    codes = (
+        [np.zeros(200, int)] * 3 + [(rng.random(200) < 0.1).astype(int)] * 3 + [np.ones(40, int)]
+    )
 
     def of(codes):
         rows = Grid()(rng.normal(size=(len(codes), 6)) + codes[:, None])

@@ -108,17 +108,20 @@ class Additive:
         """
         declared = type(self).zero()
         for each in dataclasses.fields(self):
+            found, wanted = (type(getattr(whole, each.name)) for whole in (self, declared))
+            if found is not wanted:
+                raise DataError(
+                    f"{type(self).__name__}.{each.name}: expected {wanted.__name__}, got "
+                    f"{found.__name__}"
+                )
+        self._validate_schema()
+        for each in dataclasses.fields(self):
             value, default = getattr(self, each.name), getattr(declared, each.name)
             name = f"{type(self).__name__}.{each.name}"
-            if type(value) is not type(default):
-                raise DataError(
-                    f"{name}: expected {type(default).__name__}, got {type(value).__name__}"
-                )
             if isinstance(value, np.ndarray):
                 _require_type(name, value, default, self._dtype(each, default))
             if not each.metadata.get(_SCHEMA) and not each.metadata.get(_MODULAR):
                 _require_room(name, value, _MOST // max(1, sites))
-        self._validate_schema()
 
     def claimed_samples(self) -> int:
         """Return the number of samples that this value claims to be the sum of; 0 if none."""
