@@ -624,7 +624,10 @@ FOREIGN = {
     "a count that is a text": (lambda s: {"count": "40"}, "damaged or foreign"),
     "a count that is true": (lambda s: {"count": True}, "expected int, got bool"),
     "an energy of 1.5": (lambda s: {"energy": 1.5}, "expected int, got float"),
-    "sums that wrap": (lambda s: {"gram": np.full_like(s.gram, 2**63 - 1)}, "larger than its samples"),
+    "sums that wrap": (
+        lambda s: {"gram": np.full_like(s.gram, 2**63 - 1)},
+        "larger than its samples",
+    ),
     "a count that wraps": (lambda s: {"count": 2**63}, "may not be exact"),
     "another class list": (lambda s: {"classes": ("ant", "bee", "cat", 5)}, "different names"),
     "a class twice": (lambda s: {"classes": ("ant", "bee", "cat", "cat")}, "different names"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fedgram.core.statistics import Statistics
-from fedgram.errors import LedgerError
+from fedgram.errors import DataError, LedgerError
 from fedgram.ledger.ledger import COHORT, Ledger, cohort
 
 
@@ -49,7 +49,16 @@ class Contributions:
         self._ledger.replace(client, statistics, tag=self._fingerprints[client])
 
     def join_cohort(self, names: Sequence[str], total: Statistics) -> None:
-        """Store the total of a secure sum; there are no contributions of single members."""
+        """Store the total of a secure sum; there are no contributions of single members.
+
+        Masks hide contributions, but a total of true sums is possible too, so it is checked.
+        """
+        try:
+            total.validate()
+        except DataError as error:
+            raise error.with_context(
+                f"the secure sum of {', '.join(names)}: at least one site sent sums of no samples"
+            ) from error
         out = self._ledger.shut_out()
         if gone := sorted(out.keys() & set(names)):
             raise LedgerError(
