@@ -174,6 +174,57 @@ def test_the_sum_of_as_many_sites_as_stated_cannot_wrap():
         evidence.validate_declared(sites=4)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_sums_of_floats_are_finite(bad):
+    rows = Grid(bits="off")(RNG.normal(size=(20, 4)))
+    honest = Statistics.of(rows, LABELS)
+    honest.validate()
+    for name in ("gram", "moment"):
+        changed = getattr(honest, name).copy()
+        changed.flat[1] = bad
+        with pytest.raises(DataError, match=f"Statistics.{name}: expected finite"):
+            replace(honest, **{name: changed}).validate()
+
+
+def impossible(kind, **changed):
+    return pytest.param(replace(HONEST[kind], **changed), id=f"{kind.__name__}: {[*changed]}")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        impossible(
+            Tally,
+            class_samples=np.append(TALLY.class_samples, 0),
+            class_correct=np.append(TALLY.class_correct, 0),
+        ),
+        impossible(Tally, histogram=TALLY.histogram[1:]),
+        impossible(Weighted, places=30),
+        impossible(Weighted, weight=np.array([1, 2, 3])),
+        impossible(Quadratic, classes=("a", "b")),
+        impossible(Quadratic, terms=Weighted.of(np.full(30, -1.0), 20, places=54)),
+        impossible(Census, count=-1),
+        impossible(CorrectByStrength, samples=2),
+        impossible(CorrectByStrength, correct=np.zeros(2, int)),
+        impossible(ClassProfiles, members=np.array([0, 1])),
+        impossible(GroupStatistics, counts=np.array([20, 0])),
+        impossible(GroupStatistics, counts=np.array([20])),
+        impossible(PriorEvidence, likelihood=np.zeros(2, int)),
+        impossible(CorrectCounts, samples=np.zeros(3, int)),
+        impossible(CorrectCounts, samples=np.full(2, 20)),
+        impossible(LikelihoodSums, correct=np.zeros(3, int)),
+        impossible(PoolSums, curvature=np.zeros((1, 2), int)),
+        impossible(ResidualSums, loss=np.zeros(2, int)),
+        impossible(ResidualSums, fingerprint=np.zeros(2, int)),
+        impossible(ResidualSums, products=np.zeros((1, 2, 3), int)),
+        impossible(Loss, samples=-1),
+    ],
+)
+def test_each_kind_refuses_other_shapes_and_impossible_counts(bad):
+    with pytest.raises(DataError):
+        bad.validate()
+
+
 HEAD = Linear.of(SUMS, ridge=1.0)
 WHOLE = IntegerHead.of(HEAD.weights, SoftmaxGrid(), SPACE, CLASSES)
 

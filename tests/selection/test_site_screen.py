@@ -97,6 +97,24 @@ def test_a_poisoned_site_is_accused_and_no_other(digits, name, sites):
     assert accused(found) == ["site 03"]
 
 
+def test_repeated_samples_do_harm_and_contradict_no_more(digits):
+    """Samples that are repeated contradict the others no more than before, but do harm."""
+    rng = np.random.default_rng(0)
+    parts = alike(digits, 10, rng)
+
+    def found(times):
+        sites = {str(k): sums(part) for k, part in enumerate(parts)}
+        sites["3"] = sums(flipped(parts[3], rng), times)
+        return screen(sites.items)[3]
+
+    once, often = found(1), found(10**6)
+    assert once.harm < 0.1 < 0.5 < often.harm
+    assert not any("the others' error" in text for text in once.warnings)
+    assert any("the others' error" in text for text in often.warnings)
+    assert once.misfit == pytest.approx(often.misfit)
+    assert once.error_without == often.error_without
+
+
 def test_sites_of_one_class_each_are_not_accused(digits):
     assert not accused(map(sums, by_class(digits)))
 

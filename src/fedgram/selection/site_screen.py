@@ -75,18 +75,25 @@ class SiteReport:
     @property
     def warnings(self) -> list[str]:
         """What the operator should ask the site about; empty for most sites."""
-        found = {
-            f"has {self.share:.0%} of all samples": self.share > _MOST_SHARE,
-            f"its samples contradict those of the other sites: the model of all sites has "
-            f"{self.misfit:.2f} times the error of class frequencies on them": self.misfit > 1,
-            f"the others' error is {self.error_without:.3f} without and {self.error_with:.3f} with "
-            "this site": self.harm > _MOST_HARM,
-            f"its features have {self.scale:.3g} times the sum of squares of the median site": not 1
-            / _MOST_SCALE
-            < self.scale
-            < _MOST_SCALE,
-        }
-        return [text for text, warned in found.items() if warned]
+        scaled = not 1 / _MOST_SCALE <= self.scale <= _MOST_SCALE
+        found = [
+            (self.share > _MOST_SHARE, f"has {self.share:.0%} of all samples"),
+            (
+                self.misfit > 1,
+                f"its samples contradict those of the other sites: the model of all sites has "
+                f"{self.misfit:.2f} times the error of class frequencies on them",
+            ),
+            (
+                self.harm > _MOST_HARM,
+                f"the others' error is {self.error_without:.3f} without and "
+                f"{self.error_with:.3f} with this site",
+            ),
+            (
+                scaled,
+                f"its features have {self.scale:.3g} times the sum of squares of the median site",
+            ),
+        ]
+        return [text for warned, text in found if warned]
 
 
 def screen(contributed: Contributed) -> list[SiteReport]:
@@ -134,16 +141,12 @@ def screen(contributed: Contributed) -> list[SiteReport]:
             own, others = _Sums.of(part), _Sums.of(total - part)
             without, with_it = others.error(others.solved()), others.error(whole)
             explained = others.ignorant_error(others) - without
-            reference = max(
-                own.ignorant_error(equal),
-                equal.ignorant_error(equal),
-                _by_chance(equal.error(balanced), part.count),
-            )
+            chance = _by_chance(equal.error(balanced), part.count)
             report = SiteReport(
                 name=name,
                 samples=part.count,
                 share=part.count / total.count,
-                misfit=own.error(balanced) / reference,
+                misfit=own.error(balanced) / max(own.ignorant_error(equal), chance),
                 error_without=without,
                 error_with=with_it,
                 harm=(with_it - without) / explained if explained > 0 else 0.0,
