@@ -99,6 +99,17 @@ def test_a_contribution_of_more_samples_than_are_registered_is_refused_by_name(t
     assert (out / "afl" / "shared.safetensors").read_bytes() == expected
 
 
+def test_a_member_that_joined_before_its_number_was_registered_is_noted(tmp_path):
+    """It is not asked again, so that there is no answer to refuse."""
+    fault = poisoned(10**6)
+    _, config, carrier, _ = served(tmp_path, "afl", clients=6, data=DATA, fault=fault)
+    rules = {"samples": registered(config)}
+    folder, _ = federation(tmp_path, "afl", clients=6, data=DATA, rules=rules)
+    out = run_federation(carrier, folder, [].append)
+    assert [client for client, _ in warnings(out)] == ["c1"]
+    assert "are registered; 'fedgram federation forget'" in warnings(out)[0][1]
+
+
 @pytest.mark.parametrize("method", ["afl", "logistic", "fedavg"])
 def test_honest_sites_keep_to_their_registered_numbers(tmp_path, method):
     short = {"fedavg": {"rounds": 1, "epochs": 1, "rate": 0.1}}

@@ -222,7 +222,19 @@ class RemoteFederation:
         self._note(count.ask("train", step_name(step)))
         if missing and like.space.labeled:
             self._screen(kept)
+        self._compare_registered(kept)
         return kept
+
+    def _compare_registered(self, kept: Contributions) -> None:
+        """Note members that joined with more samples before their number was registered."""
+        for name in kept.names if self._samples else ():
+            count, most = kept.samples(name), self._samples.get(name, 0)
+            if count > most:
+                self._collector.note(
+                    name,
+                    f"warning: in the total with {count} samples, and {most} are registered; "
+                    "'fedgram federation forget' takes it back",
+                )
 
     def _join(self, kept: Contributions, received: Received) -> None:
         """Store a contribution; note it if the site has more samples than before."""
