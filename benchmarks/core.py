@@ -37,6 +37,9 @@ def lines(*, quick: bool) -> Iterator[str]:
     yield "  " + memory_line(64 if quick else 1024)
     yield "sum + solve against the paper's pairwise aggregation"
     yield "  " + aggregation_line(*((5, 32) if quick else (100, 512)))
+    yield "check of a contribution of 5,000 samples, as a share of its Gram matrix and of a solve"
+    for width in (65,) if quick else (1281, 4096):
+        yield "  " + check_line(width, 500 if quick else 5_000, repeats=3 if quick else 5)
     yield "personal solves in the dual form against the primal form"
     yield "  " + dual_line(*((20, 128, 3) if quick else (100, 4096, 100)))
 
@@ -81,6 +84,19 @@ def memory_line(width: int) -> str:
 
     short, long = peak(4), peak(32)
     return f"d = {width}: {long / short:.3f}, {short / 1e6:.0f} MB in all  (goal: 1)"
+
+
+def check_line(width: int, count: int, repeats: int) -> str:
+    rng = np.random.default_rng(0)
+    values = np.clip(np.rint(rng.normal(0, 21, (count, width))), -127, 127).astype(np.int8)
+    values[:, -1] = 21
+    space = Space(width=width, unit=UNIT, bound=127, inputs=width - 1, steps=("input",))
+    features = Features(values, space)
+    labels = Labels(rng.integers(0, len(CLASSES), count), CLASSES)
+    sums = Statistics.of(features, labels)
+    made = alternate(sums.validate, lambda: Statistics.of(features, labels), repeats=repeats)
+    solved = alternate(sums.validate, lambda: sums.solve(1.0), repeats=repeats)
+    return f"d = {width}: {made:.2f} of the Gram matrix, {solved:.2f} of a solve"
 
 
 def aggregation_line(clients: int, width: int) -> str:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -19,6 +20,8 @@ from ledger_support import rows
 from safetensors.numpy import save_file
 
 from fedgram.cli import main
+from fedgram.core import codec
+from fedgram.core.statistics import Statistics
 from fedgram.ledger import signing
 from fedgram.ledger.ledger import Ledger
 
@@ -85,7 +88,7 @@ def federated(data, *options, ledger="ledger", sites=SITES):
     """Make a ledger of the sites' contributions."""
     sent = [contribute(data / f"{site}.npz", site, *options) for site in sites]
     done("ledger", "init", ledger)
-    return done("ledger", "join", ledger, *sent)
+    return done("ledger", "join", ledger, *sent) if sent else ""
 
 
 def solved(method="afl", *options, ledger="ledger"):
@@ -623,6 +626,132 @@ def test_an_error_of_a_process_has_no_traceback(here):
     assert "Traceback" not in result.stderr
 
 
+# Contributions from elsewhere
+
+
+def negative_direction(sums):
+    """Return a Gram matrix that satisfies Cauchy-Schwarz, and has a negative direction."""
+    gram, width = sums.gram.copy(), sums.space.width
+    place = iter(range(len(gram)))
+    rows = {(i, j): next(place) for i in range(width) for j in range(i, width)}
+    sizes = sums.diagonal().astype(float)
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        gram[rows[i, j]] = int(-0.9 * np.sqrt(sizes[i] * sizes[j]))
+    return gram
+
+
+FOREIGN = {
+    "an int8 Gram matrix": (lambda s: {"gram": s.gram.astype(np.int8)}, "type int64, got int8"),
+    "a Gram matrix of NaN": (lambda s: {"gram": np.full(s.gram.shape, np.nan)}, "got float64"),
+    "a count of 1.5": (lambda s: {"count": 1.5}, "expected int, got float"),
+    "a count that is a text": (lambda s: {"count": "40"}, "damaged or foreign"),
+    "a count that is true": (lambda s: {"count": True}, "expected int, got bool"),
+    "an energy of 1.5": (lambda s: {"energy": 1.5}, "expected int, got float"),
+    "sums that wrap": (
+        lambda s: {"gram": np.full_like(s.gram, 2**63 - 1)},
+        "larger than its samples",
+    ),
+    "a count that wraps": (lambda s: {"count": 2**63}, "may not be exact"),
+    "another class list": (lambda s: {"classes": ("ant", "bee", "cat", 5)}, "different names"),
+    "a class twice": (lambda s: {"classes": ("ant", "bee", "cat", "cat")}, "different names"),
+    "a negative direction": (lambda s: {"gram": negative_direction(s)}, "semi-definite"),
+    "labels times 10^6": (lambda s: {"moment": s.moment * 10**6}, "class sums"),
+    "no statistics": (None, "expected a name, statistics"),
+}
+
+
+@pytest.mark.parametrize("command", ["join", "stream"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_contribution_that_no_samples_give_is_refused_by_name(here, data, name, command):
+    federated(data, sites=SITES[: 1 if command == "join" else 2])
+    contribute(data / "south.npz", "south")
+    part, (change, reason) = codec.load(here / "south.contribution"), FOREIGN[name]
+    bad = {} if change is None else change(part.statistics)
+    forged = object.__new__(Statistics)  # what another program may write
+    for each in ("count", "energy", "space", "classes", "gram", "moment"):
+        object.__setattr__(forged, each, bad.get(each, getattr(part.statistics, each)))
+    value = replace(part, statistics=None if change is None else forged, tag="forged")
+    codec.save(here / "south.contribution", value)
+    before = (here / "ledger").read_bytes()
+    result = cli("ledger", command, "ledger", "south.contribution")
+    assert result.exit_code
+    assert reason in result.stderr
+    assert "south" in result.stderr
+    assert (here / "ledger").read_bytes() == before
+
+
+def test_a_total_cannot_wrap_although_each_contribution_is_possible(here, data):
+    """What is limited is the sum to be made: the second contribution has no room left."""
+    federated(data, sites=[])
+    part = codec.load(contribute(data / "south.npz", "south"))
+    sums = part.statistics
+    times = sums.space.most_samples // sums.count
+    most = {name: getattr(sums, name) * times for name in sums.summed_fields()}
+    codec.save(here / "south.contribution", replace(part, statistics=replace(sums, **most)))
+    done("ledger", "join", "ledger", "south.contribution")
+    contribute(data / "north.npz", "north")
+    before = (here / "ledger").read_bytes()
+    one_line(cli("ledger", "join", "ledger", "north.contribution"), 5, "may not be exact")
+    assert (here / "ledger").read_bytes() == before
+
+
+def test_a_removal_is_checked_like_what_it_removes(here, data):
+    federated(data)
+    contribute(data / "south.npz", "south", "--remove", "--tag", "2")
+    part = codec.load(here / "south.contribution")
+    gram = -negative_direction(-part.statistics)
+    bad = replace(part, statistics=replace(part.statistics, gram=gram))
+    codec.save(here / "bad.contribution", bad)
+    one_line(cli("ledger", "stream", "ledger", "bad.contribution"), 3, "semi-definite")
+    done("ledger", "stream", "ledger", "south.contribution")
+
+
+def test_a_ledger_is_screened_and_the_bad_contribution_taken_back(here, data):
+    """Poisoned, warned of, forgotten; then the total is that of a ledger that never had it."""
+    x, y = drawn(300, seed=5)
+    for k in range(5):
+        own = slice(60 * k, 60 * k + 60)
+        write(here / f"site{k}.npz", x[own], CLASSES[(y[own] + (k == 2)) % 4])
+        contribute(here / f"site{k}.npz", f"site{k}")
+    done("ledger", "init", "ledger")
+    done("ledger", "join", "ledger", *(f"site{k}.contribution" for k in (0, 1, 3, 4)))
+    never = total()
+    clean = json.loads(done("ledger", "screen", "ledger", "--json"))
+    assert [report["name"] for report in clean] == ["site0", "site1", "site3", "site4"]
+    assert not [report for report in clean if report["warnings"]]
+    done("ledger", "join", "ledger", "site2.contribution")
+    reports = json.loads(done("ledger", "screen", "ledger", "--json"))
+    (bad,) = [report for report in reports if report["warnings"]]
+    assert bad["name"] == "site2"
+    assert "contradict" in bad["warnings"][0]
+    assert "contradict" in done("ledger", "screen", "ledger")
+    done("ledger", "forget", "ledger", "site2")
+    assert total() == never
+    assert json.loads(done("ledger", "screen", "ledger", "--json")) == clean
+
+
+def test_two_sites_are_not_screened(here, data):
+    federated(data, sites=SITES[:2])
+    assert "at least 3 sites" in done("ledger", "screen", "ledger")
+    assert json.loads(done("ledger", "screen", "ledger", "--json")) == []
+
+
+@pytest.mark.parametrize("command", ["predict", "personalize"])
+def test_a_model_that_no_fedgram_has_written_is_refused(here, data, command):
+    federated(data)
+    solved("afl")
+    published = codec.load(here / "afl.shared")
+    head = published.shared
+    for weights, reason in (
+        (np.full_like(head.weights, np.nan), "finite"),
+        (head.weights[1:], "of shape"),
+        (head.weights.astype(np.int8), "int8"),
+    ):
+        codec.save(here / "bad", replace(published, shared=replace(head, weights=weights)))
+        options = ("-o", "out") if command == "personalize" else ()
+        one_line(cli(command, "bad", data / "north.npz", *options), 3, reason)
+
+
 # Help
 
 
@@ -644,5 +773,8 @@ def test_every_command_has_help(names, option):
 
 def test_the_commands_of_a_ledger_are_listed():
     shown = done("ledger", "--help")
-    for name in ("init", "join", "stream", "leave", "forget", "show", "verify", "export"):
+    for name in (
+        *("init", "join", "stream", "leave", "forget", "show", "verify", "export", "screen"),
+        "solve",
+    ):
         assert re.search(rf"^  {name} +[A-Z]", shown, re.MULTILINE), name

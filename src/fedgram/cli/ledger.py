@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.data.dataset import TEST
 from fedgram.data.sources import load_dataset
 from fedgram.engines.ledger_backed import publish
-from fedgram.errors import ConfigError, DataError, LedgerError
+from fedgram.errors import ConfigError, DataError, FedgramError, LedgerError
 from fedgram.experiments import config as configuration
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Client
@@ -33,6 +34,7 @@ from fedgram.ledger.contribution import Contribution
 from fedgram.ledger.folder import unused
 from fedgram.ledger.ledger import Ledger
 from fedgram.runtime import files
+from fedgram.selection.site_screen import LEAST_SITES, screen
 
 PATH = click.Path(path_type=Path, dir_okay=False)
 ledger_argument = click.argument("ledger", type=PATH)
@@ -244,6 +246,36 @@ def verify(ledger: Path, certificate: Path | None) -> None:
         _echo_signed(book)
 
 
+@ledger.command("screen")
+@ledger_argument
+@json_option
+def screen_members(ledger: Path, as_json: bool) -> None:
+    """Look for contributions that contradict or harm the others.
+
+    Nothing is changed. A warning is a question to the site, not a proof.
+    """
+    with Ledger.open(ledger) as book:
+        classes = book.total.classes
+        reports = screen(
+            lambda: ((name, book.of(name).with_classes(classes)) for name in book.members)
+        )
+    if as_json:
+        lines = [{**asdict(report), "warnings": report.warnings} for report in reports]
+        click.echo(json.dumps(lines, indent=2))
+        return
+    if not reports:
+        click.echo(f"a screen needs contributions of at least {LEAST_SITES} sites")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("client", "samples", "misfit", "harm", "scale", "warnings"):
+        table.add_column(header)
+    for report in reports:
+        numbers = [f"{n:.3g}" for n in (report.misfit, report.harm, report.scale)]
+        cells = (report.name, str(report.samples), *numbers, "; ".join(report.warnings))
+        table.add_row(*map(escape, cells))
+    if reports:
+        Console().print(table)
+
+
 @ledger.command()
 @ledger_argument
 @click.option("-o", "--out", type=PATH, required=True, help="File for the shared model.")
@@ -276,6 +308,7 @@ def _contributions(paths: tuple[Path, ...]) -> Iterator[Contribution]:
         part = codec.load(path)
         if not isinstance(part, Contribution):
             raise DataError(f"{path}: not a contribution; write one with 'fedgram contribute'")
+        _require_valid(part, path)
         yield part
 
 
@@ -287,6 +320,20 @@ def _echo_signed(book: Ledger) -> None:
         click.echo(f"{book.signed_by}  the key that signs the history")
     else:
         click.echo("the signatures were not checked; pip install 'fedgram[secure]'")
+
+
+def _require_valid(part: Contribution, path: Path) -> None:
+    """Raise an error unless a contribution, or what it removes, can be the sums of samples."""
+    sums = part.statistics
+    if not isinstance(sums, Statistics) or not all(
+        isinstance(text, str) for text in (part.client, part.tag)
+    ):
+        raise DataError(f"{path}: expected a name, statistics and a tag; contribute again")
+    removal = type(sums.count) is int and sums.count < 0
+    try:
+        (-sums if removal else sums).validate()
+    except FedgramError as error:
+        raise error.with_context(f"{path}: client {part.client}") from error
 
 
 def _echo_total(book: Ledger, what: str) -> None:

@@ -19,6 +19,7 @@ from fedgram.core import codec
 from fedgram.core.layouts import TableLayout
 from fedgram.core.samples import Features, Floats, Space
 from fedgram.core.shared import Shared, part_for
+from fedgram.core.sound import require_sound
 from fedgram.data.dataset import Dataset, Vectors
 from fedgram.data.sources import load_vectors
 from fedgram.data.tabular.reader import is_table, read_tables
@@ -49,7 +50,7 @@ def personalize(
 
     Example: fedgram personalize shared.safetensors north/features.npz -o north.safetensors
     """
-    published = codec.load(shared)
+    published = _loaded(shared)
     if not isinstance(published, Published):
         raise DataError(
             f"{shared}: holds a {type(published).__name__}; use what 'fedgram ledger solve' or "
@@ -85,7 +86,7 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
     suffix = out.suffix if out else ".csv"
     if suffix not in (".csv", ".json"):
         raise DataError(f"{out}: predictions are written as .csv or .json")
-    head = codec.load(model)
+    head = _loaded(model)
     if isinstance(head, Published | Shared):
         head = head.predictor()
     if not (callable(head) and hasattr(head, "space") and hasattr(head, "classes")):
@@ -102,6 +103,13 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
         return
     files.write(out, text)
     click.echo(f"{out}: {len(scores)} predictions", err=True)
+
+
+def _loaded(path: Path) -> Any:
+    """Return the value in a file, which may come from elsewhere."""
+    value = codec.load(path)
+    require_sound(value, str(path))
+    return value
 
 
 def _vectors(space: Space, source: str, schema: Path | None) -> Vectors:

@@ -12,9 +12,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedgram.errors import MismatchError
+from fedgram.errors import DataError, MismatchError
 
-_SCHEMA = "agreed"  # key of the metadata of a schema field
+_SCHEMA = "agreed"  # keys of the metadata of a field
+_FLOATS = "floats"
+_MODULAR = "modular"
+_MOST = 2**63 - 1
 
 
 def schema_field(**kwargs: Any) -> Any:
@@ -30,6 +33,16 @@ def schema_field(**kwargs: Any) -> Any:
     Sum(total=3, unit='mg')
     """
     return dataclasses.field(metadata={_SCHEMA: True}, **kwargs)
+
+
+def feature_field(**kwargs: Any) -> Any:
+    """Declare an array of sums of features: int64 on the grid, float64 in a space without one."""
+    return dataclasses.field(metadata={_FLOATS: True}, **kwargs)
+
+
+def modular_field(**kwargs: Any) -> Any:
+    """Declare an array whose sums are meant modulo 2^64; its entries may have any size."""
+    return dataclasses.field(metadata={_MODULAR: True}, **kwargs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,34 +81,67 @@ class Additive:
     def validate(self, sites: int = 1) -> None:
         """Raise an error if no data of a client can give this value.
 
-        A server validates each reply before adding the reply. A valid value can still be false. A
-        subclass with limits of its own overrides this; here, summed values in fields are validated.
+        Called wherever a value enters from outside: before it is added, stored or used. A valid
+        value can still be false. Here the fields are checked against their declarations. A
+        subclass with limits of its own extends this.
 
         Parameters
         ----------
         sites
             Number of sites that add to the same total: each may use this fraction of its range.
         """
+        self.validate_declared(sites)
         for name in self.summed_fields():
             if isinstance(part := getattr(self, name), Additive):
                 part.validate(sites)
 
-    def validate_class_sums(self, like: Self, classes: tuple[str, ...]) -> None:
-        """Raise an error if sums by class contradict the number of samples.
+    def validate_declared(self, sites: int = 1) -> None:
+        """Raise an error for a field of another kind than declared.
 
-        Targets may be others than the classes, such as codes of them: then there is nothing to
-        check.
+        Checked are the type of its numbers, the number of axes, finite floats, and integers so
+        small that a sum over all sites cannot wrap. This holds for totals too.
 
         Parameters
         ----------
-        like
-            What the same step returns for one sample.
-        classes
-            The class list of the samples.
+        sites
+            Number of sites that add to the same total.
         """
-        for name in self.summed_fields():
-            if isinstance(part := getattr(self, name), Additive):
-                part.validate_class_sums(getattr(like, name), classes)
+        declared = type(self).zero()
+        for each in dataclasses.fields(self):
+            found, wanted = (type(getattr(whole, each.name)) for whole in (self, declared))
+            if found is not wanted:
+                raise DataError(
+                    f"{type(self).__name__}.{each.name}: expected {wanted.__name__}, got "
+                    f"{found.__name__}"
+                )
+        self._validate_schema()
+        for each in dataclasses.fields(self):
+            value, default = getattr(self, each.name), getattr(declared, each.name)
+            name = f"{type(self).__name__}.{each.name}"
+            if isinstance(value, np.ndarray):
+                _require_type(name, value, default, self._dtype(each, default))
+            if not each.metadata.get(_SCHEMA) and not each.metadata.get(_MODULAR):
+                _require_room(name, value, _MOST // max(1, sites))
+
+    def claimed_samples(self) -> int:
+        """Return the number of samples that this value claims to be the sum of; 0 if none."""
+        claims = (getattr(self, name) for name in self.summed_fields())
+        return max((c.claimed_samples() for c in claims if isinstance(c, Additive)), default=0)
+
+    def _dtype(self, field: dataclasses.Field[Any], default: Any) -> Any:
+        space: Any = getattr(self, "space", None)
+        floats = field.metadata.get(_FLOATS) and space.width and not space.exact
+        return np.dtype(np.float64) if floats else default.dtype
+
+    def _validate_schema(self) -> None:
+        """Raise an error for an invalid feature space, or names of classes that are not unique."""
+        space, classes = getattr(self, "space", None), getattr(self, "classes", ())
+        if space is not None:
+            space.validate()
+        if not all(type(name) is str for name in classes) or len({*classes}) < len(classes):
+            raise DataError(
+                f"{type(self).__name__}.classes: expected different names, each of them a text"
+            )
 
     def __add__(self, other: Self) -> Self:
         return self._combine(other, operator.add)
@@ -164,6 +210,35 @@ class Additive:
                 raise MismatchError(
                     f"{type(self).__name__}: {name} differs in shape: {ours} and {theirs}"
                 )
+
+
+def require_shape(name: str, array: Any, *shape: int) -> None:
+    """Raise DataError unless an array has this shape."""
+    if array.shape != shape:
+        raise DataError(f"{name}: expected the shape {shape}, got {array.shape}")
+
+
+def _require_type(name: str, value: Any, default: Any, dtype: Any) -> None:
+    if value.dtype != dtype:
+        raise DataError(f"{name}: expected numbers of type {dtype}, got {value.dtype}")
+    if value.ndim != default.ndim:
+        raise DataError(f"{name}: expected {default.ndim} axes, got {value.ndim}")
+    if dtype.kind == "f" and not np.isfinite(value).all():
+        raise DataError(f"{name}: expected finite numbers, got others")
+
+
+def _require_room(name: str, value: Any, most: int) -> None:
+    """Raise DataError for integers that leave no room in a sum for those of other sites."""
+    integers = isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.size
+    if integers:
+        low, high = int(value.min()), int(value.max())
+    else:
+        low = high = value if type(value) is int else 0
+    if low < -most or high > most:
+        raise DataError(
+            f"{name}: expected magnitudes up to {most}, got {max(-low, high)}; with other "
+            "sites the sum may overflow"
+        )
 
 
 def _same(a: object, b: object) -> bool:

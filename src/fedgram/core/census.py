@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fedgram.core import codec
 from fedgram.core.additive import Additive, schema_field
 from fedgram.core.samples import NO_SPACE, Space
+from fedgram.errors import DataError
 
 
 @codec.register("Opening/1")
@@ -35,3 +36,11 @@ class Census(DataSchema):
     """The feature space and the class list, with the total number of samples."""
 
     count: int = 0
+
+    def claimed_samples(self) -> int:
+        return self.count
+
+    def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        if not 0 <= self.count <= self.space.most_samples // max(1, sites):
+            raise DataError("a number of samples below zero, or that leaves no room for others")

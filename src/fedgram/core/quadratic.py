@@ -8,10 +8,11 @@ from typing import Self
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, schema_field
+from fedgram.core.additive import Additive, require_shape, schema_field
 from fedgram.core.samples import NO_SPACE, Floats, Space
 from fedgram.core.solve import Factor, unpack_symmetric
 from fedgram.core.weighted import DOUBLE, Weighted
+from fedgram.errors import DataError
 
 
 @codec.register("Quadratic/1")
@@ -70,6 +71,16 @@ class Quadratic(Additive):
 
     def lacks_schema(self) -> bool:
         return self.space == NO_SPACE
+
+    def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        width = self.space.width
+        size = width * (width + 1) // 2 + width * len(self.classes)
+        require_shape("Quadratic.terms", self.terms.total, size)
+        starts = np.arange(width) * width - np.arange(width) * (np.arange(width) - 1) // 2
+        # Rounding may leave a diagonal of zero slightly below: less than a step for each sample.
+        if (self.terms.total[starts] < -self.terms.weight[0]).any():
+            raise DataError("a quadratic objective with a negative diagonal: it has no minimum")
 
     @property
     def matrix(self) -> Floats:

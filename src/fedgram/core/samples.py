@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Self
 
 import numpy as np
@@ -63,6 +64,11 @@ class Space:
     steps: tuple[str, ...] = ()
 
     @property
+    def labeled(self) -> bool:
+        """Whether the targets of sums are the classes: those of patches are codes of classes."""
+        return not any(step.startswith("patches(") for step in self.steps)
+
+    @property
     def traceable(self) -> bool:
         """Whether the number of inputs is known, so that grid and lift can be checked."""
         return self.inputs > 0
@@ -107,6 +113,20 @@ class Space:
     def most_samples(self) -> int:
         """Maximum number of samples in an exact total: with more, an entry may exceed 64 bits."""
         return (2**63 - 1) // self.bound**2 if self.exact else 2**63 - 1
+
+    def validate(self) -> None:
+        """Raise an error for fields of other types or ranges than declared."""
+        numbers = (self.width, self.bound, self.inputs)
+        if not all(type(each) is int and 0 <= each < 2**31 for each in numbers):
+            raise DataError(f"a space: expected integers from 0 to 2^31, got {numbers}")
+        reals = (self.unit, self.clip)
+        if not all(type(each) in (float, int) and isfinite(each) for each in reals):
+            raise DataError(f"a space: expected finite numbers, got {reals}")
+        if not (self.unit > 0 and self.clip >= 0):
+            raise DataError(f"a space: expected unit > 0 and clip >= 0, got {reals}")
+        texts = (self.backbone, *self.steps) if isinstance(self.steps, tuple) else (None,)
+        if not all(type(each) is str for each in texts):
+            raise DataError("a space: expected the backbone and the steps as texts")
 
     def difference(self, other: Space) -> str:
         """Return the first difference between two spaces as text, for error messages."""

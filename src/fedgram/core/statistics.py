@@ -6,16 +6,17 @@ Clients send `Statistics`, the server adds them and solves the normal equations.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Self
 
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, schema_field
+from fedgram.core.additive import Additive, feature_field, schema_field
 from fedgram.core.exact import Accumulator
 from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Labels, Space
+from fedgram.core.semidefinite import UNIT_ROUNDOFF, can_be_sums
 from fedgram.core.solve import require_ridge, ridge_solve, unpack_symmetric
 from fedgram.errors import DataError, ExactnessError, MismatchError, SolveError
 
@@ -62,8 +63,8 @@ class Statistics(Additive):
     """
 
     count: int = 0
-    gram: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    moment: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    gram: Array = feature_field(default_factory=lambda: np.zeros(0, np.int64))
+    moment: Array = feature_field(default_factory=lambda: np.zeros((0, 0), np.int64))
     energy: int = 0
     space: Space = schema_field(default=NO_SPACE)
     classes: tuple[str, ...] = schema_field(default=())
@@ -121,6 +122,18 @@ class Statistics(Additive):
         return self.space == NO_SPACE
 
     def validate(self, sites: int = 1) -> None:
+        """Raise an error if no samples can give these sums.
+
+        Besides the types and the range: sums of squares, Cauchy-Schwarz for every entry, class
+        sums and counts, and a positive semi-definite matrix of features and targets together
+        (`fedgram.core.semidefinite`). It costs about as much as a solve.
+
+        Parameters
+        ----------
+        sites
+            Number of sites that add to the same total: each may use this fraction of its range.
+        """
+        super().validate(sites)
         if self.count * sites > self.space.most_samples:
             raise DataError("more samples than leave room for those of other sites")
         diagonal = self.diagonal()
@@ -128,7 +141,40 @@ class Statistics(Additive):
             raise DataError("a Gram matrix with a negative count or sum of squares")
         if self.space.exact and (diagonal > self.count * self.space.bound**2).any():
             raise DataError("a Gram matrix larger than its samples allow")
-        sizes = np.sqrt(diagonal.astype(np.float64)) * (1 + _SLACK)
+        if self.space.labeled and self.energy != self.count:
+            raise DataError("class sums that do not count every sample once")
+        self._validate_sizes(diagonal.astype(np.float64))
+        self._validate_class_sums()
+        self._validate_definite()
+
+    def claimed_samples(self) -> int:
+        return self.count if self.space.labeled else 0
+
+    def class_counts(self) -> Array | None:
+        """Return the number of samples of each class; None without the constant that counts."""
+        space = self.space
+        if not (space.exact and space.traceable and space.has_constant and space.labeled):
+            return None
+        constant = self._constant()
+        if not constant:
+            return None
+        counts: Array = self.moment[space.constant] // constant
+        return counts
+
+    def _constant(self) -> int:
+        """Return the value of the constant feature; 0 without samples."""
+        if not self.count:
+            return 0
+        square, rest = divmod(int(self.diagonal()[self.space.constant]), self.count)
+        constant = isqrt(square)
+        if rest or constant**2 != square:
+            raise DataError("a constant feature that is not constant")
+        return constant
+
+    def _validate_sizes(self, diagonal: Floats) -> None:
+        """Raise an error for an entry that breaks Cauchy-Schwarz."""
+        slack = _SLACK + 4 * self._rounding() * UNIT_ROUNDOFF
+        sizes = np.sqrt(diagonal) * (1 + slack)
         for i, row in self._rows():  # as floats: the smallest 64-bit integer has no magnitude
             if (np.abs(row.astype(np.float64)) > sizes[i] * sizes[i:]).any():
                 raise DataError("a Gram matrix with an entry larger than its diagonal allows")
@@ -136,30 +182,37 @@ class Statistics(Additive):
         if (np.abs(self.moment.astype(np.float64)) > sizes[:, None] * length).any():
             raise DataError("class sums larger than the Gram matrix allows")
 
-    def validate_class_sums(self, like: Self, classes: tuple[str, ...]) -> None:
-        if like.energy != like.count or like.classes != classes:  # targets are not the classes
+    def _validate_class_sums(self) -> None:
+        """Raise an error if the row of the constant contradicts class sums and class counts."""
+        counts, last = self.class_counts(), self.space.width - 1
+        if counts is None:
             return
-        if self.energy != self.count:
-            raise DataError("class sums that do not count every sample once")
-        space = self.space
-        if not (space.exact and space.traceable and space.has_constant and self.count):
-            return
-        last = space.constant
-        square, rest = divmod(int(self.diagonal()[last]), self.count)
-        constant = isqrt(square)
-        if rest or constant**2 != square:
-            raise DataError("a constant feature that is not constant")
-        if not constant:
-            return
+        constant = self._constant()
         # The column of the constant repeats the total of the class sums.
         column = np.array([row[last - i] for i, row in self._rows()])
         if (column != self.moment.sum(axis=1) * constant).any():
             raise DataError("a Gram matrix whose row of sums differs from the class sums")
-        counts = self.moment[last]
-        if (counts < 0).any() or (counts % constant).any():
+        if (counts < 0).any() or (self.moment[last] % constant).any():
             raise DataError("class counts that no samples can have")
-        if (np.abs(self.moment) > counts // constant * space.bound).any():
+        if (np.abs(self.moment) > counts * self.space.bound).any():
             raise DataError("class sums larger than their samples allow")
+
+    def _validate_definite(self) -> None:
+        """Raise an error if a combination of features and targets has a negative sum of squares.
+
+        The squares of the targets are the class counts. If these are unknown, or if targets are
+        not classes, the energy is an upper bound of each.
+        """
+        counts = self.class_counts()
+        squares = np.full(len(self.classes), self.energy) if counts is None else counts
+        if not can_be_sums(self.gram, self.moment, squares, rounding=self._rounding()):
+            raise DataError(
+                "a Gram matrix that is not positive semi-definite: no samples have these sums"
+            )
+
+    def _rounding(self) -> int:
+        """Return the number of roundings of an entry: none on the grid."""
+        return 0 if self.space.exact else self.count
 
     def _rows(self) -> Iterator[tuple[int, Array]]:
         """Yield the rows of the upper triangle of the Gram matrix."""

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, schema_field
+from fedgram.core.additive import Additive, require_shape, schema_field
 from fedgram.core.samples import Array, Labels
 from fedgram.errors import DataError
 
@@ -117,7 +117,11 @@ class Tally(Additive):
             classes=truth.classes,
         )
 
-    def validate(self, sites: int = 1) -> None:  # noqa: ARG002  # the tally of one client
+    def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        require_shape("Tally.histogram", self.histogram, HISTOGRAM_BINS)
+        for counts in (self.class_samples, self.class_correct):
+            require_shape("Tally: counts by class", counts, len(self.classes))
         tested = int(self.samples > 0)
         wrong = (
             self.clients != 1

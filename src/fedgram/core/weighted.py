@@ -99,6 +99,14 @@ class Weighted(Additive):
         return not self.places
 
     def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        fine = self.total.shape if self.places > SINGLE else (0,)
+        if self.places not in (0, SINGLE, DOUBLE) or self.fine.shape != fine:
+            raise DataError(
+                f"a weighted sum of {self.places} places; expected {SINGLE} or {DOUBLE}"
+            )
+        if self.weight.shape not in ((1,), self.total.shape):
+            raise DataError("weights: expected one number, or one for each entry")
         if (self.weight < 0).any() or (self.weight > MOST_WEIGHT // sites).any():
             raise DataError("weights below zero, or that leave no room for those of other sites")
         if self.diverged not in (0, 1):

@@ -183,6 +183,7 @@ class _Run:
             replay_log,
             members=None if private else lambda kind: self._contributions(kind, prints),
             private=private,
+            samples=self.federation.samples,
             on_ask=record.ask,
         )
 

@@ -29,10 +29,20 @@ class FederationRules(Deadlines):
     keep_replaced
         Keep contributions that a site has replaced, for audit. They are erased otherwise: their
         difference from the new ones shows the samples that were removed.
+    samples
+        Registered number of samples of each site, as confirmed by the operator. A contribution of
+        more samples, or of a site without a number, is refused. Empty for no limit.
     """
 
     sites: tuple[str, ...] = ()
     keep_replaced: bool = False
+    samples: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, number in self.samples.items():
+            if number < 0:
+                raise ConfigError(f"federation.samples.{name} = {number}: use 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ def accept(project: Project, path: Path) -> Certificate:
         raise DataError(f"{path}: not a withdrawal; make one with 'fedgram federation withdraw'")
     _require_signed(project, withdrawal)
     client, part = withdrawal.client, withdrawal.statistics
-    require_possible(part, part, classes=part.classes)
+    require_possible(part)
     folder = project.server
     with files.private(folder), unused(folder), Ledgers(folder) as ledgers:
         for _, ledger in ledgers:

@@ -59,9 +59,9 @@ class ScoreSums(Additive):
     flops: int = 0
 
     def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
         if min(self.microseconds, self.flops) < 0:
             raise DataError("a scoring that took less than no time or work")
-        super().validate(sites)
 
 
 @codec.register("Evaluated/1")

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, schema_field
+from fedgram.core.additive import Additive, feature_field, require_shape, schema_field
 from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Labels, Space
 from fedgram.core.shared import Shared
 from fedgram.core.solve import least_squares
 from fedgram.core.statistics import Statistics
+from fedgram.errors import DataError
 from fedgram.layerwise.solver import SolvedNetwork
 from fedgram.models.linear import Linear
 from fedgram.runtime.threads import single_threaded_blas
@@ -28,6 +29,12 @@ class CorrectByStrength(Additive):
     samples: int = 0
     correct: Array = field(default_factory=lambda: np.zeros(len(STRENGTHS), np.int64))
 
+    def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        require_shape("CorrectByStrength.correct", self.correct, len(STRENGTHS))
+        if (self.correct < 0).any() or (self.correct > self.samples).any():
+            raise DataError("correct predictions: expected from 0 to the number of samples")
+
 
 @codec.register("Profiles/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,6 +46,13 @@ class ClassProfiles(Additive):
 
     def lacks_schema(self) -> bool:
         return not self.members.size
+
+    def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        require_shape("ClassProfiles.shares", self.shares, len(self.members), self.shares.shape[1])
+        most = self.members[:, None] * FIXED_POINT_ONE
+        if (self.members < 0).any() or (self.shares < 0).any() or (self.shares > most).any():
+            raise DataError("class frequencies: expected from 0 to the number of members")
 
     def centers(self, before: Floats) -> Floats:
         """Return the mean class frequencies of each group; those `before` if it has no members."""
@@ -52,8 +66,8 @@ class GroupStatistics(Additive):
     """The statistics of several groups; a client adds to those of its own group."""
 
     counts: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    grams: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    moments: Array = field(default_factory=lambda: np.zeros((0, 0, 0), np.int64))
+    grams: Array = feature_field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    moments: Array = feature_field(default_factory=lambda: np.zeros((0, 0, 0), np.int64))
     space: Space = schema_field(default=NO_SPACE)
     classes: tuple[str, ...] = schema_field(default=())
 
@@ -86,6 +100,16 @@ class GroupStatistics(Additive):
             space=own.space,
             classes=own.classes,
         )
+
+    def claimed_samples(self) -> int:
+        return int(self.counts.sum())
+
+    def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        if not len(self.counts) == len(self.grams) == len(self.moments):
+            raise DataError("statistics of groups: expected one count, matrix and moment for each")
+        for group in self.by_group():
+            group.validate(sites)
 
     def by_group(self) -> list[Statistics]:
         """Return the statistics of each group."""

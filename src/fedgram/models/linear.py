@@ -14,7 +14,7 @@ from fedgram.core.samples import Features, Floats, Integers, Labels, Samples, Sp
 from fedgram.core.shared import Shared
 from fedgram.core.solve import least_squares, require_ridge
 from fedgram.core.statistics import Statistics
-from fedgram.errors import MismatchError
+from fedgram.errors import DataError, MismatchError
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
 from fedgram.runtime import flops
@@ -142,6 +142,15 @@ class Linear(Shared):
             classes=samples.labels.classes,
             lift=lift,
         )
+
+    def validate(self) -> None:
+        """Raise an error unless the weights are numbers for every feature and class."""
+        shape = (self.space.width, len(self.classes))
+        if self.weights.shape != shape or self.weights.dtype != np.float64:
+            raise DataError(
+                f"weights: expected float64 of shape {shape}, got {self.weights.dtype} of shape "
+                f"{self.weights.shape}"
+            )
 
     def normalized(self) -> Linear:
         """Return the head with columns of norm one (Fed3R); the norm excludes the constant."""

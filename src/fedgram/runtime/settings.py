@@ -59,7 +59,7 @@ def _converted(value: Any, hint: Any, where: str, default: Any = None) -> Any:
     if value is None and type(None) in options:
         return None
     for option in options:
-        if isinstance(option, type) or get_origin(option) is tuple:
+        if isinstance(option, type) or get_origin(option) in (tuple, dict):
             fitting = _fitted(value, option, where, default)
             if fitting is not None:
                 return fitting
@@ -73,6 +73,8 @@ def _fitted(value: Any, kind: Any, where: str, default: Any) -> Any:
     """Return the value as one of this type, None if it has another type."""
     if get_origin(kind) is tuple:
         return _listed(value, get_args(kind), where)
+    if get_origin(kind) is dict:
+        return _tabled(value, get_args(kind)[1], where)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return build(kind, value, where, default=default if type(default) is kind else None)
     if isinstance(value, bool) and kind is not bool:
@@ -94,9 +96,16 @@ def _listed(value: Any, hints: tuple[Any, ...], where: str) -> tuple[Any, ...] |
     return tuple(_converted(item, hint, f"{where}[{i}]") for i, (item, hint) in enumerate(pairs))
 
 
+def _tabled(value: Any, hint: Any, where: str) -> dict[str, Any] | None:
+    """Return a table whose values have this type; None if it is not a table."""
+    if not isinstance(value, Mapping):
+        return None
+    return {str(key): _converted(item, hint, f"{where}.{key}") for key, item in value.items()}
+
+
 def _options(hint: Any) -> list[Any]:
     """Return the types and words that a type hint admits."""
-    if isinstance(hint, type) or not get_args(hint) or get_origin(hint) is tuple:
+    if isinstance(hint, type) or not get_args(hint) or get_origin(hint) in (tuple, dict):
         return [hint]
     return [option for part in get_args(hint) for option in _options(part)]
 
@@ -107,6 +116,8 @@ def _expected(option: Any) -> str:
     if get_origin(option) is tuple:
         kinds = get_args(option)
         return "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)}"
+    if get_origin(option) is dict:
+        return "a table"
     if not isinstance(option, type):
         return repr(option)
     return {int: "an integer", str: "a text", bool: "true or false"}.get(option, "a table")

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive
+from fedgram.core.additive import Additive, require_shape
 from fedgram.core.samples import Floats, Integers, Labels
 from fedgram.core.shared import Shared, Wrapper
 from fedgram.core.statistics import Statistics
@@ -174,6 +174,8 @@ class PriorEvidence(Additive):
     likelihood: Integers = field(default_factory=lambda: np.zeros(len(PSEUDO_COUNTS), np.int64))
 
     def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        require_shape("PriorEvidence.likelihood", self.likelihood, len(PSEUDO_COUNTS))
         rounding = 2**_EVIDENCE_BITS
         if self.clients < 0 or (self.likelihood > rounding).any():
             raise DataError("class prior: expected counts of at least 0, likelihoods of at most 1")

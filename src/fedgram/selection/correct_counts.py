@@ -10,7 +10,7 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Array, Floats, Integers, Labels
-from fedgram.errors import SolveError
+from fedgram.errors import DataError, SolveError
 
 
 @codec.register("Ballot/1", fields={"correct": "right"})
@@ -51,6 +51,13 @@ class CorrectCounts(Additive):
 
     def lacks_schema(self) -> bool:
         return not self.correct.size
+
+    def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        if len(self.samples) != len(self.correct):
+            raise DataError("correct predictions: expected one number of samples for each row")
+        if (self.correct < 0).any() or (self.correct > self.samples[:, None]).any():
+            raise DataError("correct predictions: expected from 0 to the number of samples")
 
     @property
     def winner(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive
+from fedgram.core.additive import Additive, require_shape
 from fedgram.core.samples import Array, Features, Floats, Integers
 from fedgram.core.shared import Wrapper
 from fedgram.errors import DataError, SolveError
@@ -86,6 +86,8 @@ class LikelihoodSums(Additive):
         return not self.loss.size
 
     def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        require_shape("LikelihoodSums.correct", self.correct, *self.loss.shape)
         if self.weight < 0 or (self.loss < 0).any() or (self.correct < 0).any():
             raise DataError("held-out sums: expected counts and losses of at least 0")
         if (self.correct > self.weight).any():
@@ -273,6 +275,8 @@ class PoolSums(Additive):
         return not self.slope.size
 
     def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        require_shape("PoolSums.curvature", self.curvature, *self.slope.shape * 2)
         LikelihoodSums(
             weight=self.weight, loss=np.array([self.loss]), correct=np.array([self.correct])
         ).validate(sites)

@@ -15,7 +15,13 @@ from typing import Self
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive, schema_field
+from fedgram.core.additive import (
+    Additive,
+    feature_field,
+    modular_field,
+    require_shape,
+    schema_field,
+)
 from fedgram.core.exact import block_matmul
 from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Integers, Samples, Space
 from fedgram.errors import DataError, MismatchError
@@ -93,6 +99,15 @@ class IntegerHead:
             lift=lift or Lift(),
             origin=origin,
         )
+
+    def validate(self) -> None:
+        """Raise an error unless the weights are integers for every feature and class."""
+        shape = (self.space.width, len(self.classes))
+        if self.values.shape != shape or self.values.dtype != np.int64:
+            raise DataError(
+                f"weights: expected int64 of shape {shape}, got {self.values.dtype} of shape "
+                f"{self.values.shape}"
+            )
 
     def linear(self) -> Linear:
         """Return the head in real units; its scores are logits to base e."""
@@ -247,13 +262,13 @@ class ResidualSums(Additive):
     """
 
     count: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    products: Array = field(default_factory=lambda: np.zeros((0, 0, 0), np.int64))
+    products: Array = feature_field(default_factory=lambda: np.zeros((0, 0, 0), np.int64))
     loss: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     base_loss: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     out_count: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     out_loss: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     out_correct: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    fingerprint: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
+    fingerprint: Integers = modular_field(default_factory=lambda: np.zeros(1, np.int64))
     space: Space = schema_field(default=NO_SPACE)
     classes: tuple[str, ...] = schema_field(default=())
     grid: SoftmaxGrid = schema_field(default=SoftmaxGrid())
@@ -268,7 +283,12 @@ class ResidualSums(Additive):
         names = ("count", "products", "loss", "base_loss", "out_count", "out_loss", "out_correct")
         return replace(self, **{name: getattr(self, name)[one] for name in names})
 
+    def claimed_samples(self) -> int:
+        return int((self.count + self.out_count).max(initial=0))
+
     def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        self._validate_shapes()
         counts = np.stack([self.count, self.out_count, self.out_correct])
         losses = np.stack([self.loss, self.base_loss, self.out_loss])
         if (counts < 0).any() or (losses < 0).any() or (self.out_correct > self.out_count).any():
@@ -284,6 +304,15 @@ class ResidualSums(Additive):
             raise DataError("softmax sums: expected residuals that sum to zero over classes")
         if (np.abs(self.products.astype(np.float64)) > most[:, None, None]).any():
             raise DataError("softmax sums: residuals are too large for the number of samples")
+
+    def _validate_shapes(self) -> None:
+        folds = len(self.count)
+        for name in ("loss", "base_loss", "out_count", "out_loss", "out_correct"):
+            require_shape(f"ResidualSums.{name}", getattr(self, name), folds)
+        require_shape("ResidualSums.fingerprint", self.fingerprint, 1)
+        if self.products.size:
+            shape = (folds, self.space.width, len(self.classes))
+            require_shape("ResidualSums.products", self.products, *shape)
 
     def totals(self) -> dict[str, Array]:
         """Return the sums that do not depend on the partition, for digests."""

@@ -69,7 +69,11 @@ class Loss(Additive):
             squares=int(np.rint(losses**2 * FIXED_POINT_ONE).sum()),
         )
 
-    def validate(self, sites: int = 1) -> None:  # noqa: ARG002  # its range is far from its limit
+    def claimed_samples(self) -> int:
+        return self.samples
+
+    def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
         most = self.samples * MOST_LOSS * FIXED_POINT_ONE
         if not (0 <= self.total <= most and 0 <= self.squares <= most * MOST_LOSS):
             raise DataError("a validation loss that its samples cannot have")

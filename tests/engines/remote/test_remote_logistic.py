@@ -163,7 +163,7 @@ ANSWERS = {
     "residuals of more samples": (residuals(more(2**40, -(2**40))), "too large for"),
     "residuals that wrap": (
         residuals(lambda sums: np.full_like(sums.products, -(2**63))),
-        "too large for the number of samples",
+        "may overflow",
     ),
     "a loss below zero": (value(loss=lambda sums: -sums.loss), ">= 0, and correct"),
     "another loss below zero": (

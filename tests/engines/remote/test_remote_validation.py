@@ -6,17 +6,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from remote_support import served
 
+from fedgram.core import codec
 from fedgram.core.samples import Labels, Samples
 from fedgram.core.statistics import Statistics
 from fedgram.core.tally import Tally
 from fedgram.core.weighted import DOUBLE, Weighted
+from fedgram.engines.remote.contributions import Contributions
+from fedgram.engines.remote.messages import Refusal
 from fedgram.engines.remote.validation import example, require_possible, require_same_schema
 from fedgram.errors import DataError, FedgramError, MismatchError
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Client
 from fedgram.federation.method import create_method, names
 from fedgram.federation.scoring import ScoreSums
+from fedgram.ledger.ledger import Ledger
 from fedgram.training.pilots import Loss
 
 CLASSES = ("ant", "bee", "cat")
@@ -40,7 +45,7 @@ def client(samples):
 def check(value, like=None, among=1):
     like = value if like is None else like
     require_same_schema(value, like)
-    require_possible(value, like, classes=CLASSES, among=among)
+    require_possible(value, among=among)
 
 
 CLOSED = [name for name in names() if hasattr(create_method(name), "statistics")]
@@ -126,7 +131,7 @@ IMPOSSIBLE = {
     "a diagonal too large": (entry(STARTS[1], 21 * 127**2), "larger than its samples"),
     "an entry too large": (entry(1, lambda g: 127**2 * 20), "larger than its diagonal"),
     "an entry too small": (entry(1, lambda g: -(127**2) * 20), "larger than its diagonal"),
-    "an entry without magnitude": (entry(1, -(2**63)), "larger than its diagonal"),
+    "an entry without magnitude": (entry(1, -(2**63)), "may overflow"),
     "an energy that is none": (replace(STATISTICS, energy=19), "count every sample once"),
     "a constant that varies": (entry(STARTS[-1], lambda g: g - 1), "not constant"),
     "another constant": (entry(STARTS[-1], 20 * 20**2), "row of sums|larger than its diagonal"),
@@ -193,7 +198,7 @@ def test_each_check_of_a_score_alone(fields):
         ({"weight": np.array([2**29])}, "leave no room"),
         ({"diverged": 2}, "diverged more than once"),
         ({"total": np.array([2**40, 0])}, "beyond the reach"),
-        ({"total": np.array([-(2**63), 0])}, "beyond the reach"),
+        ({"total": np.array([-(2**63), 0])}, "may overflow"),
         ({"fine": np.array([2**31, 0])}, "half a step"),
     ],
 )
@@ -237,6 +242,38 @@ def test_each_check_of_the_form_alone(change, kind, reason):
         object.__setattr__(bad, name, change.get(name, getattr(STATISTICS, name)))
     with pytest.raises(kind, match=reason):
         require_same_schema(bad, STATISTICS)
+
+
+def test_a_site_refuses_a_shared_result_that_is_no_model(tmp_path):
+    """A server that sends weights of NaN gets a refusal, and the site keeps no such model."""
+    sent = []
+
+    def altered(node, request, answer):
+        asked = codec.decode(request)
+        if asked.kind not in ("score", "deliver"):
+            return answer(request)
+        head = asked.broadcast.part
+        bad = replace(head, weights=np.full_like(head.weights, np.nan))
+        part = replace(asked.broadcast, part=bad)
+        sent.append(codec.decode(answer(codec.encode(replace(asked, broadcast=part)))))
+        return answer(request)
+
+    served(tmp_path, "afl", fault=altered)
+    assert len(sent) == 8
+    assert all(isinstance(each, Refusal) and "finite numbers" in each.text for each in sent)
+
+
+def test_the_total_of_a_secure_sum_is_checked_although_its_parts_are_not_seen(tmp_path):
+    """Of five sites one sends sums of no samples: the masks hide which, the total shows that."""
+    bad = replace(STATISTICS, gram=STATISTICS.gram - 3 * (STATISTICS + STATISTICS).gram)
+    names = [f"c{k}" for k in range(5)]
+    with Ledger.create(tmp_path / "ledger") as ledger:
+        kept = Contributions(ledger, {})
+        with pytest.raises(DataError, match="c0, c1, c2, c3, c4: at least one site"):
+            kept.join_cohort(names, sum([STATISTICS] * 4) + bad)
+        assert not ledger.members
+        kept.join_cohort(names, sum([STATISTICS] * 5))
+        assert kept.names == names
 
 
 def test_numbers_that_are_none_are_refused_where_there_is_no_grid():

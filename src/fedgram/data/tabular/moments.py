@@ -103,7 +103,8 @@ class Moments(Additive):
             schema=schema.digest,
         )
 
-    def validate(self, sites: int = 1) -> None:  # noqa: ARG002  # counts are limited above
+    def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
         for name, *numbers in zip(
             self.columns, self.count, self.total, self.squares, self.levels, strict=True
         ):

@@ -103,6 +103,10 @@ class Collector:
         """Return the number of answers that are needed from this number of sites."""
         return self._deadlines.needed(asked)
 
+    def note(self, client: str, text: str) -> None:
+        """Add a line about a site to the log."""
+        self._note(client, text)
+
     def ask(
         self,
         requests: Mapping[str, bytes],

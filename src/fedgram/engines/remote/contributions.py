@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fedgram.core.statistics import Statistics
-from fedgram.errors import LedgerError
+from fedgram.errors import DataError, LedgerError
 from fedgram.ledger.ledger import COHORT, Ledger, cohort
 
 
@@ -46,13 +46,26 @@ class Contributions:
         """Return the reason why a client may not join; empty if it may."""
         return self._ledger.shut_out().get(client, "")
 
+    def samples(self, client: str) -> int:
+        """Return the number of samples that a member has contributed; 0 if it is no member."""
+        return self._ledger.of(client).count if client in self._ledger.members else 0
+
     def join(self, client: str, statistics: Statistics) -> None:
         """Store a contribution; it is on disk when this returns."""
         tag = self._fingerprints[client]
         self._ledger.replace(client, statistics, tag=tag, keep=self._keep)
 
     def join_cohort(self, names: Sequence[str], total: Statistics) -> None:
-        """Store the total of a secure sum; there are no contributions of single members."""
+        """Store the total of a secure sum; there are no contributions of single members.
+
+        Masks hide contributions, but a total of true sums is possible too, so it is checked.
+        """
+        try:
+            total.validate()
+        except DataError as error:
+            raise error.with_context(
+                f"the secure sum of {', '.join(names)}: at least one site sent sums of no samples"
+            ) from error
         out = self._ledger.shut_out()
         if gone := sorted(out.keys() & set(names)):
             raise LedgerError(

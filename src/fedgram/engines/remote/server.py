@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.additive import Additive
 from fedgram.core.samples import Labels
 from fedgram.core.shared import part_for
 from fedgram.core.statistics import Statistics
@@ -29,12 +28,18 @@ from fedgram.engines.remote.messages import (
     request_digest,
 )
 from fedgram.engines.remote.replay_log import ReplayLog
-from fedgram.engines.remote.validation import example, require_possible, require_same_schema
+from fedgram.engines.remote.validation import (
+    example,
+    require_possible,
+    require_registered,
+    require_same_schema,
+)
 from fedgram.engines.totals import Totals
 from fedgram.errors import DataError, FederationError, MismatchError
 from fedgram.federation.protocol import Exchange, Phase, Total
 from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
 from fedgram.federation.step import Reply, Step, step_name
+from fedgram.selection.site_screen import screen
 
 _ROOM = 8  # limit of an answer, in sizes of the reply for one sample, whose numbers are small
 _LEAST_ROOM = 1 << 20
@@ -57,6 +62,8 @@ class RemoteFederation:
         Returns the stored contributions with a digest of their kind; None without a ledger.
     private
         Refuse `gather`, and omit the digests of models from scores.
+    samples
+        Registered number of samples of each site; empty for no limit.
     on_ask
         Called after each exchange with its record.
     """
@@ -70,6 +77,7 @@ class RemoteFederation:
         *,
         members: Callable[[str], Contributions] | None = None,
         private: bool = False,
+        samples: Mapping[str, int] | None = None,
         on_ask: Callable[[Exchange], None] | None = None,
     ) -> None:
         self._collector = collector
@@ -78,6 +86,7 @@ class RemoteFederation:
         self._replay_log = replay_log
         self._members = members
         self._private = private
+        self._samples = samples or {}
         self._on_ask = on_ask
         self._asked = self._serial = 0
         self._totals = Totals()
@@ -208,10 +217,39 @@ class RemoteFederation:
 
         for received in self._answers(requests, like, needed=needed, also=check):
             self._replay_log.put(self._serial, received.client, received.cost)
-            kept.join(received.client, received.answer.value)
+            self._join(kept, received)
             count.add(received.cost)
         self._note(count.ask("train", step_name(step)))
+        if missing and like.space.labeled:
+            self._screen(kept)
+        self._compare_registered(kept)
         return kept
+
+    def _compare_registered(self, kept: Contributions) -> None:
+        """Note members that joined with more samples before their number was registered."""
+        for name in kept.names if self._samples else ():
+            count, most = kept.samples(name), self._samples.get(name, 0)
+            if count > most:
+                self._collector.note(
+                    name,
+                    f"warning: in the total with {count} samples, and {most} are registered; "
+                    "'fedgram federation forget' takes it back",
+                )
+
+    def _join(self, kept: Contributions, received: Received) -> None:
+        """Store a contribution; note it if the site has more samples than before."""
+        name, value = received.client, received.answer.value
+        before = kept.samples(name)
+        kept.join(name, value)
+        if 0 < before < value.count:
+            grown = f"{value.count} samples, {before} before; ask the site if it has more data"
+            self._collector.note(name, grown)
+
+    def _screen(self, kept: Contributions) -> None:
+        """Note what is suspicious in the contributions; nothing is removed."""
+        for report in screen(lambda: kept.each(self._terms.classes)):
+            for warning in report.warnings:
+                self._collector.note(report.name, f"warning: {warning}")
 
     def _summed(
         self, step: str, broadcast: Any, names: Sequence[str], like: Total
@@ -266,7 +304,8 @@ class RemoteFederation:
         limit = _LEAST_ROOM + _ROOM * codec.size(like)
 
         def check(name: str, answer: Answer) -> None:
-            _require_answer(answer.value, like, self._terms.classes, among=len(self._names))
+            _require_answer(answer.value, like, among=len(self._names))
+            require_registered(name, answer.value, self._samples)
             if also:
                 also(name, answer)
 
@@ -308,7 +347,7 @@ class RemoteFederation:
             self._on_ask(ask)
 
 
-def _require_answer(value: Any, like: Any, classes: tuple[str, ...], *, among: int) -> None:
+def _require_answer(value: Any, like: Any, *, among: int) -> None:
     """Raise for an answer with another layout than `like`, or with impossible values."""
     require_same_schema(value, like)
     if isinstance(value, SiteScore):
@@ -316,8 +355,7 @@ def _require_answer(value: Any, like: Any, classes: tuple[str, ...], *, among: i
             raise DataError("expected the digest of a model as a string")
         value, like = value.sums, like.sums
         require_same_schema(value, like)
-    if isinstance(value, Additive):
-        require_possible(value, like, classes=classes, among=among)
+    require_possible(value, among=among)
 
 
 @dataclass(kw_only=True)

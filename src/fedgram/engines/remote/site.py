@@ -16,6 +16,7 @@ from typing import Any
 
 from fedgram.core import codec
 from fedgram.core.samples import NO_SPACE, Features, Labels, Samples
+from fedgram.core.sound import require_sound
 from fedgram.engines.protocol import SCORING, client_rng
 from fedgram.engines.remote.messages import (
     Answer,
@@ -96,6 +97,7 @@ class SiteEndpoint:
         to = request_digest(content)
         try:
             request = read_request(content)
+            require_sound(request, "request")
             self._agree(request.terms)
             store = SiteStore(self._folder, request.terms.run)
             known = store.answer(request.serial, request.kind, to)
@@ -227,9 +229,7 @@ class SiteEndpoint:
             value = step(client, request.broadcast)
         if _holds_samples(value):
             raise PrivacyError(f"{request.step} would send samples; samples never leave a site")
-        require_possible(
-            value, value, classes=terms.classes
-        )  # the server cannot check masked values
+        require_possible(value)  # the server cannot check masked values
 
         def keep() -> None:
             if state:

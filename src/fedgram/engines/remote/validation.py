@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,20 +56,28 @@ def _require_numbers(name: str, value: Any, like: Any) -> None:
         raise DataError(f"{name} holds values that are not finite numbers")
 
 
-def require_possible(value: Any, like: Any, *, classes: tuple[str, ...], among: int = 1) -> None:
-    """Raise an error if no samples can give this value.
+def require_registered(name: str, value: Any, registered: Mapping[str, int]) -> None:
+    """Raise an error for a value of more samples than are registered for a site.
 
     Parameters
     ----------
+    name
+        Name of the site.
     value
-        The reply of a site.
-    like
-        What the same step returns for one sample.
-    classes
-        The class list of the samples.
-    among
-        Number of sites that add to the same total.
+        Its reply.
+    registered
+        Number of samples of each site; empty for no limit.
     """
+    claimed = value.claimed_samples() if isinstance(value, Additive) else 0
+    most = registered.get(name, 0)
+    if registered and claimed > most:
+        raise DataError(
+            f"a contribution of {claimed} samples, and {most} are registered; if the site confirms "
+            f"its number, change federation.samples.{name}"
+        )
+
+
+def require_possible(value: Any, *, among: int = 1) -> None:
+    """Raise an error if no samples can give this value; `among` sites add to the same total."""
     if isinstance(value, Additive):
         value.validate(sites=among)
-        value.validate_class_sums(like, classes)

@@ -1,0 +1,156 @@
+"""No site owns the total: a cap on its samples, and warnings that name the site to ask."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from remote_support import (
+    StandIn,
+    at,
+    changed,
+    done,
+    federation,
+    members,
+    notes,
+    office_of,
+    offices,
+    served,
+    shared_bytes,
+)
+
+from fedgram.core.census import Census
+from fedgram.deploy.membership import Membership
+from fedgram.deploy.server import run_federation
+from fedgram.engines.remote.validation import require_registered
+from fedgram.errors import ConfigError, DataError
+from fedgram.ledger.folder import Ledgers
+
+DATA = {"clients": 6, "valid_fraction": 0.1, "dirichlet": 10.0}
+REST = ["c0", "c2", "c3", "c4", "c5"]
+MOST = {"quorum": 0.8, "timeout": 30, "grace": 5}
+
+
+def poisoned(times):
+    """Return a fault: the sums of samples whose labels are all wrong, each repeated."""
+
+    def wrong(honest):
+        sums = honest.value
+        fields = {name: getattr(sums, name) * times for name in sums.summed_fields()}
+        bad = replace(sums, **{**fields, "moment": np.roll(sums.moment, 1, axis=1) * times})
+        bad.validate()  # there are such samples: no check of a single contribution can refuse it
+        return bad
+
+    return at(101, "step", changed(value=wrong))
+
+
+def warnings(out):
+    return [(client, text) for client, text in notes(out, "afl") if text.startswith("warning")]
+
+
+def registered(config):
+    return {site.id: len(site.train) + len(site.valid) for site in members(config)}
+
+
+def totals(folder):
+    with Ledgers(folder) as ledgers:
+        return [ledger.total for _, ledger in ledgers]
+
+
+def test_honest_sites_are_not_warned_of(tmp_path):
+    out, _, _, _ = served(tmp_path, "afl", clients=6, data=DATA)
+    assert not warnings(out)
+
+
+def test_a_poisoned_site_is_warned_of_forgotten_and_was_never_there(tmp_path):
+    fault = poisoned(10**6)
+    out, config, carrier, said = served(tmp_path, "afl", clients=6, data=DATA, fault=fault)
+    assert done(out, "afl")["accuracy"]["client_mean"] < 0.3  # it owns the total
+    assert {client for client, _ in warnings(out)} == {"c1"}
+    assert any("c1: warning: has 100% of all samples" in line for line in said)
+    assert any("contradict" in text for _, text in warnings(out))
+    assert any("the others' error" in text for _, text in warnings(out))
+
+    (tmp_path / "never").mkdir()
+    carrier.offices.pop(101)
+    never, _ = federation(tmp_path / "never", "afl", clients=5, data=DATA)
+    run_federation(StandIn(dict(carrier.offices)), never, said.append)
+    (before,) = totals(tmp_path / "server")
+    Membership(folder=tmp_path / "server").forget("c1")
+    assert totals(tmp_path / "server") == totals(never)
+    assert before != totals(never)[0]
+
+    again, _ = federation(tmp_path, "afl", clients=5, data=DATA)
+    out = run_federation(StandIn(carrier.offices), again, said.append)
+    assert done(out, "afl")["accuracy"]["client_mean"] > 0.8
+    expected = shared_bytes(config, "afl", REST, tmp_path / "expected")
+    assert (out / "afl" / "shared.safetensors").read_bytes() == expected
+
+
+def test_a_contribution_of_more_samples_than_are_registered_is_refused_by_name(tmp_path):
+    _, config = federation(tmp_path, "afl", clients=6, data=DATA)
+    rules = {**MOST, "samples": registered(config)}
+    fault = poisoned(10**6)
+    out, config, _, _ = served(tmp_path, "afl", clients=6, data=DATA, rules=rules, fault=fault)
+    refused = [text for client, text in notes(out, "afl") if client == "c1" and "left out" in text]
+    assert "samples, and" in refused[0]
+    assert "change federation.samples.c1" in refused[0]
+    assert not warnings(out)
+    expected = shared_bytes(config, "afl", REST, tmp_path / "expected")
+    assert (out / "afl" / "shared.safetensors").read_bytes() == expected
+
+
+def test_a_member_that_joined_before_its_number_was_registered_is_noted(tmp_path):
+    """It is not asked again, so that there is no answer to refuse."""
+    fault = poisoned(10**6)
+    _, config, carrier, _ = served(tmp_path, "afl", clients=6, data=DATA, fault=fault)
+    rules = {"samples": registered(config)}
+    folder, _ = federation(tmp_path, "afl", clients=6, data=DATA, rules=rules)
+    out = run_federation(carrier, folder, [].append)
+    assert [client for client, _ in warnings(out)] == ["c1"]
+    assert "are registered; 'fedgram federation forget'" in warnings(out)[0][1]
+
+
+@pytest.mark.parametrize("method", ["afl", "logistic", "fedavg"])
+def test_honest_sites_keep_to_their_registered_numbers(tmp_path, method):
+    short = {"fedavg": {"rounds": 1, "epochs": 1, "rate": 0.1}}
+    _, config = federation(tmp_path, method, clients=6, data=DATA, method=short)
+    rules = {"samples": registered(config)}
+    out, _, _, _ = served(tmp_path, method, clients=6, data=DATA, rules=rules, method=short)
+    assert not [text for _, text in notes(out, method) if "left out" in text]
+
+
+def test_where_numbers_are_registered_a_site_without_one_is_refused(tmp_path):
+    _, config = federation(tmp_path, "afl", clients=6, data=DATA)
+    known = {name: count for name, count in registered(config).items() if name != "c1"}
+    rules = {**MOST, "samples": known}
+    out, _, _, _ = served(tmp_path, "afl", clients=6, data=DATA, rules=rules)
+    assert any(c == "c1" and "0 are registered" in text for c, text in notes(out, "afl"))
+
+
+def test_a_site_that_grows_is_noted(tmp_path):
+    folder, config = federation(tmp_path, "afl", clients=6, data=DATA)
+    nodes = offices(config, tmp_path / "sites")
+    whole = next(site for site in members(config) if site.id == "c1")
+    half = replace(whole, train=whole.train.take(range(len(whole.train) // 2)))
+    first = {**nodes, 101: office_of(half, config, tmp_path / "half")}
+    out = run_federation(StandIn(first), folder, [].append)
+    assert not [text for _, text in notes(out, "afl") if "before" in text]
+    out = run_federation(StandIn(nodes), folder, [].append)
+    grown = [(client, text) for client, text in notes(out, "afl") if "before" in text]
+    count = len(whole.train) + len(whole.valid)
+    assert grown == [
+        ("c1", f"{count} samples, {len(half.train) + len(half.valid)} before; ask the site if it "
+         "has more data")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("samples", [{"c1": -1}, {"c1": 1.5}, {"c1": True}, {"c1": "5"}, 5])
+def test_registered_numbers_are_counts(tmp_path, samples):
+    with pytest.raises(ConfigError, match=r"federation\.samples"):
+        federation(tmp_path, "afl", rules={"samples": samples})
+
+
+def test_values_without_samples_have_no_limit():
+    require_registered("north", 5, {"south": 3})
+    with pytest.raises(DataError, match="0 are registered"):
+        require_registered("north", Census(count=1), {"south": 3})
