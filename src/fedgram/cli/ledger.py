@@ -31,6 +31,7 @@ from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution
 from fedgram.ledger.ledger import Ledger
 from fedgram.runtime import files
+from fedgram.runtime.parse import json_object
 
 PATH = click.Path(path_type=Path, dir_okay=False)
 ledger_argument = click.argument("ledger", type=PATH)
@@ -186,7 +187,7 @@ def verify(ledger: Path, certificate: Path | None) -> None:
     shown = None
     if certificate:
         try:
-            shown = Certificate.read(json.loads(certificate.read_text(encoding="utf-8")))
+            shown = Certificate.read(json_object(files.read_text(certificate)))
         except (OSError, ValueError) as error:
             raise DataError(f"{certificate}: cannot be read ({error})") from error
     with Ledger.open(ledger) as book:

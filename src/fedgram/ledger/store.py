@@ -22,6 +22,7 @@ from fedgram.core import codec
 from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, LedgerError
 from fedgram.ledger.contribution import Contribution
+from fedgram.runtime.parse import json_value
 
 FORMAT = 1
 _SCHEMA = """
@@ -277,7 +278,7 @@ class LedgerFile:
 
     def _json(self, text: str) -> Any:
         try:
-            return json.loads(text)
+            return json_value(text)
         except (ValueError, TypeError) as error:
             raise _unusable(self.path, error) from error
 

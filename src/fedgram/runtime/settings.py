@@ -11,6 +11,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from fedgram.errors import ConfigError
 
 
+_LONGEST = 300  # characters of a wrong value that are shown
+
+
 def build(
     kind: type[Any], settings: Mapping[str, Any], where: str, *, default: object = None
 ) -> Any:
@@ -66,7 +69,15 @@ def _converted(value: Any, hint: Any, where: str, default: Any = None) -> Any:
         elif value == option and type(value) is type(option):
             return value
     expected = " or ".join(_expected(o) for o in options if o is not type(None))
-    raise ConfigError(f"{where} = {value!r}: expected {expected}")
+    raise ConfigError(f"{where} = {_shown(value)}: expected {expected}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value as written, shortened; an integer may be too long to be written."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "an integer of more than 64 bits"
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _fitted(value: Any, kind: Any, where: str, default: Any) -> Any:
@@ -78,8 +89,16 @@ def _fitted(value: Any, kind: Any, where: str, default: Any) -> Any:
     if isinstance(value, bool) and kind is not bool:
         return None
     if kind is float and isinstance(value, int | float):
-        return float(value) if math.isfinite(value) else None
+        return _float(value)
     return value if isinstance(value, kind) else None
+
+
+def _float(value: float) -> float | None:
+    """Return a number as float, None if it is not finite or no float holds it."""
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def _listed(value: Any, hints: tuple[Any, ...], where: str) -> tuple[Any, ...] | None:
