@@ -250,10 +250,31 @@ def test_deep_nesting_is_refused(kind):
         decode(bomb(nested(codec.MOST_DEPTH + 1), {}))
 
 
-def test_a_long_header_is_not_parsed(monkeypatch):
-    monkeypatch.setattr(codec, "MOST_TEXT", 200)
-    with pytest.raises(DataError, match="not a fedgram file"):
-        decode(encode(["x" * 300]))
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("MOST_TEXT", "x" * 300), ("MOST_ITEMS", ["x"] * 300), ("MOST_NAME", {"x" * 300: 1})],
+)
+def test_what_is_not_read_is_not_written(monkeypatch, limit, value):
+    data = encode(value)
+    monkeypatch.setattr(codec, limit, 200)
+    with pytest.raises(DataError, match="at most 200|more than 200"):
+        encode(value)
+    with pytest.raises(DataError, match="not a fedgram file|at most 200"):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    ("written", "other"),
+    [('"a":1', '"a":2,"a":1'), ('"a":1', '"a": 1'), ('{"format":1,', '{"format":1,"more":2,')],
+    ids=["a key twice", "a space", "more than is read"],
+)
+def test_a_value_is_written_in_one_way(written, other):
+    skeleton = {"$": "dict", "items": {"a": 1}}
+    about = codec._about(skeleton, codec._hash(skeleton, {}))
+    assert decode(crafted(about)) == {"a": 1}
+    assert written in about
+    with pytest.raises(DataError, match="damaged or foreign content"):
+        decode(crafted(about.replace(written, other)))
 
 
 def test_a_long_name_is_shown_in_part():
