@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
+import zipfile
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -18,8 +20,8 @@ from fedgram.core.samples import Array, Integers
 from fedgram.data import synthetic
 from fedgram.data.archives import cifar_folder, idx_folder
 from fedgram.data.dataset import Dataset, Vectors
-from fedgram.errors import DataError
-from fedgram.runtime import files
+from fedgram.errors import DataError, MemoryLimitError
+from fedgram.runtime import files, memory
 
 DATA_VARIABLE = "FEDGRAM_DATA"
 _DATASET_ARRAYS = (
@@ -120,14 +122,38 @@ def _read_folder(path: Path) -> dict[str, Array]:
 
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in _ARRAYS if name in archive.files}
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            there = {entry.filename: entry for entry in archive.infolist()}
+            entries = {name: there[f"{name}.npy"] for name in _ARRAYS if f"{name}.npy" in there}
+            whole = sum(entry.file_size for entry in entries.values())
+            memory.require(whole, str(path), "use fewer samples")
+            return {name: _array(archive, entry) for name, entry in entries.items()}
+    except MemoryLimitError:
+        raise
     except Exception as error:  # zip and numpy raise many types for damaged files
         # NumPy would advise to unpickle, which runs code of the file.
         reason = "it contains pickled objects" if "pickle" in str(error) else str(error)
         raise DataError(
             f"{path}: cannot be read as an .npz of plain arrays ({reason}); create the file again"
         ) from error
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Array:
+    """Read one array, after a check that the archive has the bytes that its header declares."""
+    with archive.open(entry) as file:
+        major, _ = np.lib.format.read_magic(file)
+        readers = {
+            1: np.lib.format.read_array_header_1_0,
+            2: np.lib.format.read_array_header_2_0,
+        }
+        shape, columns_first, kind = readers[major](file)
+        if kind.hasobject:
+            raise ValueError("pickled objects")
+        count = math.prod(shape)
+        if min(shape, default=0) < 0 or count * kind.itemsize != entry.file_size - file.tell():
+            raise ValueError(f"{entry.filename}: expected an array of shape {shape}")
+        flat = np.frombuffer(bytearray(file.read()), kind, count) if count else np.empty(0, kind)
+        return flat.reshape(shape, order="F" if columns_first else "C")
 
 
 def _read_safetensors(path: Path) -> dict[str, Array]:
