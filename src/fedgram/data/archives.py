@@ -57,9 +57,9 @@ def idx_folder(root: Path) -> dict[str, Array] | None:
             found[split, part] = read_idx(matches[0])
     images = [found[split, "images"] for split in (TRAIN, TEST)]
     labels = [found[split, "labels"] for split in (TRAIN, TEST)]
-    if {part.dtype.kind for part in labels} - {"i", "u"} or any(part.ndim != 1 for part in labels):
+    if any(part.dtype.kind not in "iu" or part.ndim != 1 for part in labels):
         raise DataError(f"{root}: labels: expected a list of class codes")
-    if len({(part.dtype, *part.shape[1:]) for part in images}) > 1 or not images[0].ndim:
+    if len({(part.dtype, *part.shape[1:]) for part in images}) > 1 or min(p.ndim for p in images) < 1:
         raise DataError(f"{root}: training and test images have different shapes or number types")
     return {
         "x": np.concatenate(images),
@@ -155,7 +155,7 @@ _SAFE: dict[tuple[str, str], Any] = {
 
 
 # The unpickler in Python: the one in C reserves memory for any number that a file names.
-class _SafeUnpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
+class _SafeUnpickler(pickle._Unpickler):
     """An unpickler that builds images and plain containers only: it runs no code of the file."""
 
     def find_class(self, module: str, name: str) -> Any:

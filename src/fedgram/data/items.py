@@ -164,7 +164,8 @@ def _folder(root: Path) -> Items:
             f"{root}: expected all images at class/image, client/class/image or train/class/image"
         )
     classes = sorted({names[-1] for names in folders})
-    codes = np.array([classes.index(names[-1]) for names in folders], np.int64)
+    numbers = {name: code for code, name in enumerate(classes)}
+    codes = np.array([numbers[names[-1]] for names in folders], np.int64)
     above = [names[0] for names in folders] if depths == {2} else []
     splits = bool(above) and set(above) <= set(SPLITS)
     return Items(
@@ -181,6 +182,7 @@ def _folder(root: Path) -> Items:
 def _table(table: Table, columns: Columns) -> Items:
     labels = table.words(columns.label)
     classes = sorted(set(labels))
+    numbers = {name: code for code, name in enumerate(classes)}
     if columns.text is not None:
         kind: ItemKind = "texts"
         entries: Any = table.words(columns.text)
@@ -189,7 +191,7 @@ def _table(table: Table, columns: Columns) -> Items:
     return Items(
         kind=kind,
         entries=entries,
-        y=np.array([classes.index(label) for label in labels], np.int64),
+        y=np.array([numbers[label] for label in labels], np.int64),
         classes=tuple(classes),
         client=table.names(columns.client),
         domain=table.names(columns.domain),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -98,7 +99,7 @@ def merged_classes(
 def checked_classes(classes: Sequence[str]) -> list[str]:
     """Return the list; raise MismatchError if two names are equal except for case or spaces."""
     if len(set(classes)) < len(classes):
-        twice = next(name for name in classes if list(classes).count(name) > 1)
+        twice = Counter(classes).most_common(1)[0][0]
         raise MismatchError(f"class {twice!r} is listed twice; list every class once")
     folded: dict[str, str] = {}
     for name in classes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -231,9 +232,9 @@ def _brought(table: Mapping[str, Any], where: str, *more: str) -> dict[str, Any]
 
 
 def _unique(items: list[Any], where: str) -> tuple[Any, ...]:
-    found = [item.name for item in items]
-    for name in found:
-        if found.count(name) > 1:
+    counts = Counter(item.name for item in items)
+    for name in counts:
+        if counts[name] > 1:
             raise ConfigError(f"{where}: {name!r} appears twice; give each a different name")
     return tuple(items)
 
