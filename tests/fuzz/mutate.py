@@ -24,20 +24,73 @@ Mutator = Callable[[Random, Sequence[bytes]], bytes]
 NUMBERS = (0, 1, -1, 2, 255, 2**31, 2**32, 2**62, 2**63 - 1, -(2**63), 2**64, 10**30, 10**320)
 FLOATS = (0.5, -0.0, 1e-320, 1e308, -1e308, float("nan"), float("inf"), -float("inf"))
 TEXTS = (
-    *("", " ", "a", "nan", "1e999", "0x10", "true", "__class__", "../../up", "/etc/passwd", "C:\\x"),
+    *(
+        "",
+        " ",
+        "a",
+        "nan",
+        "1e999",
+        "0x10",
+        "true",
+        "__class__",
+        "../../up",
+        "/etc/passwd",
+        "C:\\x",
+    ),
     *("\x00", "\x1b[2J", "\u202e", "\ud800", "e\u0301", "\U0001f600", "=1+1", "[bold]", "<b>"),
     *("x" * 300, "9" * 5000, "a.b.c", "\n", "\r\n", '"', "'", "\\", "int64", "float64", "S9"),
 )
 TOKENS = (
     *(b"\x00", b"\xff", b"\x7f", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00", b"\x80\x00\x00\x00"),
-    *(b"{", b"}", b"[", b"]", b"[" * 200, b'{"a":' * 200, b'"', b"'", b'"""', b",", b":", b"=", b"\n"),
+    *(
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b"[" * 200,
+        b'{"a":' * 200,
+        b'"',
+        b"'",
+        b'"""',
+        b",",
+        b":",
+        b"=",
+        b"\n",
+    ),
     *(b"null", b"NaN", b"Infinity", b"-1", b"1e400", b"9" * 400, b"9" * 5000, b"0x" + b"f" * 40),
     *(b"\\ud800", b"\\u0000", b"\x1b[2J", b"\xe2\x80\xae", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"#"),
-    *(b"a.b.c.d", b"a." * 90 + b"a = 1\n", b"[[a]]\n", b"inf", b"2001-01-01", b"PK\x03\x04", b"../"),
+    *(
+        b"a.b.c.d",
+        b"a." * 90 + b"a = 1\n",
+        b"[[a]]\n",
+        b"inf",
+        b"2001-01-01",
+        b"PK\x03\x04",
+        b"../",
+    ),
 )
-WORDS = tuple(struct.pack(f, n & m) for f, m in (("<I", 2**32 - 1), (">I", 2**32 - 1), ("<Q", 2**64 - 1))
-              for n in (0, 1, 127, 2**16, 2**31 - 1, 2**31, -1, 2**40, 2**62))  # fmt: skip
-DTYPES = ("?", "i1", "i2", "i4", "i8", "u1", "u8", "f2", "f4", "f8", "c16", "S3", "U2", "M8[s]", "V5")
+WORDS = tuple(
+    struct.pack(kind, number % 2**bits)
+    for kind, bits in (("<I", 32), (">I", 32), ("<Q", 64))
+    for number in (0, 1, 127, 2**16, 2**31 - 1, 2**31, -1, 2**40, 2**62)
+)
+DTYPES = (
+    "?",
+    "i1",
+    "i2",
+    "i4",
+    "i8",
+    "u1",
+    "u8",
+    "f2",
+    "f4",
+    "f8",
+    "c16",
+    "S3",
+    "U2",
+    "M8[s]",
+    "V5",
+)
 
 
 def of_bytes(rng: Random, corpus: Sequence[bytes]) -> bytes:
@@ -126,8 +179,9 @@ def tree(rng: Random, root: Any) -> Any:
 
 
 def _places(node: Any) -> Any:
-    inside = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, item in list(inside) if isinstance(node, dict | list) else ():
+    if not isinstance(node, dict | list):
+        return
+    for key, item in list(node.items() if isinstance(node, dict) else enumerate(node)):
         yield node, key
         if isinstance(item, dict | list):
             yield from _places(item)
@@ -281,11 +335,12 @@ def of_message(rng: Random, corpus: Sequence[bytes]) -> bytes:
             if isinstance(node, dict) and node.get("name") == name and rng.random() < 0.8:
                 node["dtype"] = rng.choice((arrays[name].dtype.name, "int64"))
     else:
-        skeleton = tree(rng, [skeleton])
-        skeleton = skeleton[0] if skeleton and rng.random() < 0.9 else skeleton
+        changed = tree(rng, [skeleton])
+        one = isinstance(changed, list) and len(changed) == 1
+        skeleton = changed[0] if one and rng.random() < 0.9 else changed
     try:
         return sealed(skeleton, arrays)
-    except (ValueError, KeyError, TypeError):  # not a number of JSON, or not a type of safetensors
+    except (SafetensorError, ValueError, KeyError, TypeError):  # no number of JSON, no such type
         return of_bytes(rng, corpus)
 
 
@@ -320,9 +375,15 @@ def of_npz(rng: Random, corpus: Sequence[bytes]) -> bytes:
 def _header(rng: Random, content: bytes) -> bytes:
     """Change the shape, type or order in the header of a .npy file."""
     size = int.from_bytes(content[8:10], "little")
-    shape = rng.choice(("(10**9,)", "(99999999999,)", "(-1,)", "(0, 9)", "()", "(3, 2.5)", "('a',)"))
-    descr = rng.choice(("'|O'", "'<f8'", "'|S0'", "'<U9'", "[('a', '<i4')]", "'<c16'", "None", "'?'"))
-    text = f"{{'descr': {descr}, 'fortran_order': {rng.choice(('True', 'False'))}, 'shape': {shape}}}"
+    shape = rng.choice(
+        ("(10**9,)", "(99999999999,)", "(-1,)", "(0, 9)", "()", "(3, 2.5)", "('a',)")
+    )
+    descr = rng.choice(
+        ("'|O'", "'<f8'", "'|S0'", "'<U9'", "[('a', '<i4')]", "'<c16'", "None", "'?'")
+    )
+    text = (
+        f"{{'descr': {descr}, 'fortran_order': {rng.choice(('True', 'False'))}, 'shape': {shape}}}"
+    )
     header = text.encode().ljust(max(size, len(text)))
     return content[:8] + struct.pack("<H", len(header)) + header + content[10 + size :]
 

@@ -26,6 +26,7 @@ from safetensors.numpy import save as _pack
 from fedgram.core.wire_types import WIRE_TYPES
 from fedgram.errors import DataError, FedgramError, UnknownTypeError
 from fedgram.runtime import files
+from fedgram.runtime.parse import require_unicode
 
 FORMAT = 1
 _KEY = "fedgram"
@@ -413,6 +414,8 @@ def _header(data: bytes, origin: str) -> dict[str, Any]:
         _require_small(text)
         about = json.loads(text)["__metadata__"][_KEY]
         header = json.loads(about)
+        if "\\ud" in about:
+            require_unicode(header)
         if not isinstance(header, dict):
             raise ValueError("not a table")
     except _DAMAGE as error:

@@ -59,7 +59,10 @@ def idx_folder(root: Path) -> dict[str, Array] | None:
     labels = [found[split, "labels"] for split in (TRAIN, TEST)]
     if any(part.dtype.kind not in "iu" or part.ndim != 1 for part in labels):
         raise DataError(f"{root}: labels: expected a list of class codes")
-    if len({(part.dtype, *part.shape[1:]) for part in images}) > 1 or min(p.ndim for p in images) < 1:
+    if (
+        len({(part.dtype, *part.shape[1:]) for part in images}) > 1
+        or min(p.ndim for p in images) < 1
+    ):
         raise DataError(f"{root}: training and test images have different shapes or number types")
     return {
         "x": np.concatenate(images),

@@ -14,6 +14,7 @@ from fedgram.data.archives import cifar_folder, idx_folder
 from fedgram.data.sources import read_arrays, to_dataset
 from fedgram.data.tabular.reader import SPLIT, SPLITS, Table, is_table, read_table
 from fedgram.errors import DataError
+from fedgram.runtime.text import normalized
 
 ItemKind = Literal["images", "texts", "vectors"]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
@@ -157,7 +158,7 @@ def _folder(root: Path) -> Items:
     files = sorted(p for p in root.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     if not files:
         raise DataError(f"{root}: no images; expected a folder of images for each class")
-    folders = [path.relative_to(root).parts[:-1] for path in files]
+    folders = [tuple(map(normalized, path.relative_to(root).parts[:-1])) for path in files]
     depths = {len(names) for names in folders}
     if len(depths) != 1 or not depths <= {1, 2}:
         raise DataError(
@@ -180,7 +181,7 @@ def _folder(root: Path) -> Items:
 
 
 def _table(table: Table, columns: Columns) -> Items:
-    labels = table.words(columns.label)
+    labels = [normalized(label) for label in table.words(columns.label)]
     classes = sorted(set(labels))
     numbers = {name: code for code, name in enumerate(classes)}
     if columns.text is not None:

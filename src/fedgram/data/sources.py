@@ -22,6 +22,7 @@ from fedgram.data.archives import cifar_folder, idx_folder
 from fedgram.data.dataset import Dataset, Vectors
 from fedgram.errors import DataError, MemoryLimitError
 from fedgram.runtime import files, memory
+from fedgram.runtime.text import clean_name
 
 DATA_VARIABLE = "FEDGRAM_DATA"
 _DATASET_ARRAYS = (
@@ -203,15 +204,18 @@ def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
     given = _text(arrays.get("classes"))
     if given is not None and given.ndim != 1:
         raise DataError(f"{name}: classes: expected a list of names, got shape {given.shape}")
-    classes = [str(c) for c in given] if given is not None else _numbered(codes, name)
+    if given is None:
+        classes = _numbered(codes, name)
+    else:
+        classes = [clean_name(str(label), f"{name}: class") for label in given]
     return Dataset(
         x=arrays["x"],
         y=codes,
         classes=tuple(classes),
         scale=arrays.get("scale"),
         offset=arrays.get("offset"),
-        client=_text(arrays.get("client")),
-        domain=_text(arrays.get("domain")),
+        client=_names(arrays.get("client"), f"{name}: client"),
+        domain=_names(arrays.get("domain"), f"{name}: domain"),
         split=arrays.get("split"),
         backbone=_word(arrays.get("backbone"), name),
         grid=_grid(arrays.get("grid"), name),
@@ -240,6 +244,16 @@ def _text(array: Array | None) -> Array | None:
     if array is not None and array.dtype.kind == "S":
         return np.char.decode(array, "utf-8")
     return array
+
+
+def _names(array: Array | None, what: str) -> Array | None:
+    """Return names of clients or domains, normalized; numbers stay unchanged."""
+    array = _text(array)
+    if array is None or array.dtype.kind != "U":
+        return array
+    given, places = np.unique(array.reshape(-1), return_inverse=True)
+    clean = np.array([clean_name(str(one), what) for one in given], np.str_)
+    return array if np.array_equal(given, clean) else clean[places].reshape(array.shape)
 
 
 def _codes(y: Array, name: str) -> Integers:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fedgram.core import codec
 from fedgram.core.statistics import Statistics
 from fedgram.errors import MismatchError
+from fedgram.runtime.text import normalized
 
 
 @codec.register("Contribution/1")
@@ -103,7 +104,7 @@ def checked_classes(classes: Sequence[str]) -> list[str]:
         raise MismatchError(f"class {twice!r} is listed twice; list every class once")
     folded: dict[str, str] = {}
     for name in classes:
-        other = folded.setdefault(name.strip().casefold(), name)
+        other = folded.setdefault(normalized(name).casefold(), name)
         if other != name:
             raise MismatchError(
                 f"classes {other!r} and {name!r} differ only in case or spaces; agree on one name"

@@ -159,6 +159,18 @@ class LedgerFile:
         """Store a setting."""
         self._run("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, json.dumps(value)])
 
+    @property
+    def classes(self) -> list[str] | None:
+        """The fixed class list, None without one."""
+        found = self.get("classes")
+        if found is None or (isinstance(found, list) and all(type(c) is str for c in found)):
+            return found
+        raise self.unusable(TypeError("the class list is not a list of names"))
+
+    def unusable(self, error: Exception) -> LedgerError:
+        """Return the error for content that fedgram does not write."""
+        return _unusable(self.path, error)
+
     # The total.
 
     @property

@@ -17,6 +17,7 @@ else:
     import fcntl
 
 
+_PART = 1 << 20
 MOST_TEXT = 1 << 30  # bytes of a text that is read at once: records of runs grow with the rounds
 
 
@@ -49,10 +50,12 @@ def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
 
 def read_text(path: Path, *, most: int = MOST_TEXT) -> str:
     """Return a text file; raise ValueError if it is longer than `most` bytes, or not UTF-8."""
+    content = bytearray()  # a single read would reserve `most` bytes
     with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"longer than {most} bytes")
+        while part := file.read(_PART):
+            content += part
+            if len(content) > most:
+                raise ValueError(f"longer than {most} bytes")
     return content.decode("utf-8")
 
 

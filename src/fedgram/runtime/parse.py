@@ -16,6 +16,7 @@ MOST_TOML = 4 << 20  # characters of a TOML text: settings and schemas that peop
 _MOST_DIGITS = 300  # a float has up to 309 digits
 _INT64 = range(-(2**63), 2**63)  # the integers of TOML
 _BRACKET = re.compile(r"[\[\]{}]")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 _JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 # An unclosed string reaches to the end, so that no character is looked at twice.
 _TOML_STRING = re.compile(
@@ -45,8 +46,7 @@ def json_value(text: str) -> Any:
     ...
     ValueError: an integer of 100000 digits
     """
-    _require_shallow_json(text)
-    return json.loads(text, parse_int=_integer)
+    return _json(text)
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -59,19 +59,18 @@ def json_object(text: str) -> dict[str, Any]:
     ...
     ValueError: the key 'client' twice
     """
-    _require_shallow_json(text)
-    value = json.loads(text, parse_int=_integer, object_pairs_hook=_unique)
+    value = _json(text, object_pairs_hook=_unique)
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {type(value).__name__}")
     return value
 
 
 def toml_table(text: str) -> dict[str, Any]:
-    """Return the table of a TOML text.
+    r"""Return the table of a TOML text.
 
     Examples
     --------
-    >>> toml_table('[data]\\nsource = "digits"')
+    >>> toml_table('[data]\nsource = "digits"')
     {'data': {'source': 'digits'}}
     >>> toml_table("seed = 0x" + "f" * 17)
     Traceback (most recent call last):
@@ -93,9 +92,18 @@ def toml_table(text: str) -> dict[str, Any]:
     return table
 
 
-def _require_shallow_json(text: str) -> None:
+def _json(text: str, **options: Any) -> Any:
     if text.count("[") + text.count("{") > MOST_DEPTH:
         _require_shallow(_JSON_STRING.sub("", text))
+    value = json.loads(text, parse_int=_integer, **options)
+    if _SURROGATE.search(text):
+        require_unicode(value)
+    return value
+
+
+def require_unicode(value: Any) -> None:
+    """Raise ValueError if a text in a value of JSON has half a character, which no file holds."""
+    json.dumps(value, ensure_ascii=False).encode()
 
 
 def _require_shallow(bare: str) -> None:

@@ -10,7 +10,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from fedgram.errors import ConfigError
 
-
 _LONGEST = 300  # characters of a wrong value that are shown
 
 
@@ -40,6 +39,9 @@ def build(
             raise ConfigError(f"{where}.{key} is not a setting; {propose(key, fields)}")
         own = _default(fields[key]) if default is None else getattr(default, key)
         values[key] = _converted(value, hints[key], f"{where}.{key}", own)
+    missing = [name for name, field in fields.items() if name not in values and _required(field)]
+    if missing and default is None:
+        raise ConfigError(f"{where}.{missing[0]} is missing; give it a value")
     return kind(**values) if default is None else dataclasses.replace(default, **values)  # type: ignore[type-var]
 
 
@@ -48,6 +50,11 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return None if field.default is dataclasses.MISSING else field.default
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    none = field.default is field.default_factory is dataclasses.MISSING
+    return none and field.init
 
 
 def propose(word: str, known: Iterable[str]) -> str:

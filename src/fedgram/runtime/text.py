@@ -8,7 +8,7 @@ from fedgram.errors import DataError
 
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 MISSING = "-"
-LONGEST_NAME = 256  # characters of the name of a site or client
+LONGEST_NAME = 1000  # characters of the name of a site, client or class
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet may run a cell that starts like this
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
