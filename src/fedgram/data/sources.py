@@ -201,7 +201,7 @@ def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
     if missing:
         raise DataError(f"{name}: array {missing[0]!r} is missing; expected x (n, d) and y (n)")
     codes = _codes(arrays["y"], name)
-    given = _text(arrays.get("classes"))
+    given = _text(arrays.get("classes"), name)
     if given is not None and given.ndim != 1:
         raise DataError(f"{name}: classes: expected a list of names, got shape {given.shape}")
     if given is None:
@@ -233,22 +233,27 @@ def _grid(array: Array | None, name: str) -> tuple[int, float] | None:
 
 
 def _word(array: Array | None, name: str) -> str:
-    array = _text(array)
+    array = _text(array, name)
     if array is not None and array.size != 1:
         raise DataError(f"{name}: backbone: expected one text, got {array.size}")
     return "" if array is None else str(array.reshape(-1)[0])
 
 
-def _text(array: Array | None) -> Array | None:
+def _text(array: Array | None, name: str) -> Array | None:
     """Return an array of bytes as an array of str; other arrays stay unchanged."""
     if array is not None and array.dtype.kind == "S":
-        return np.char.decode(array, "utf-8")
+        try:
+            return np.char.decode(array, "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{name}: a text is not UTF-8 ({error}); create the file again"
+            ) from error
     return array
 
 
 def _names(array: Array | None, what: str) -> Array | None:
     """Return names of clients or domains, normalized; numbers stay unchanged."""
-    array = _text(array)
+    array = _text(array, what)
     if array is None or array.dtype.kind != "U":
         return array
     given, places = np.unique(array.reshape(-1), return_inverse=True)
@@ -257,9 +262,11 @@ def _names(array: Array | None, what: str) -> Array | None:
 
 
 def _codes(y: Array, name: str) -> Integers:
+    if y.ndim != 1:
+        raise DataError(f"{name}: y: expected a class code for each sample, got shape {y.shape}")
     if not np.issubdtype(y.dtype, np.integer):
         floats = np.issubdtype(y.dtype, np.floating)
-        whole = floats and np.isfinite(y).all() and np.array_equal(y, np.rint(y))
+        whole = floats and bool((np.abs(y) < 2**53).all()) and np.array_equal(y, np.rint(y))
         if not whole:
             raise DataError(
                 f"{name}: y: expected integer class codes from 0, got {y.dtype} values "

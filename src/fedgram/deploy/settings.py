@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,7 @@ def registered(folder: Path) -> dict[str, int]:
 def found(source: str, folder: Path) -> str:
     """Return a source; a path relative to the folder becomes one that can be opened from here."""
     path = folder / source
-    return str(path) if path.exists() else source
+    return str(path) if os.path.exists(path) else source  # never raises, also for invalid names
 
 
 def plain_grid(grid: Grid) -> dict[str, Any]:

@@ -160,7 +160,9 @@ def _table(about: Plain, name: str) -> Plain:
     """Return the settings of this name, which are those of a TOML file."""
     found = table(about.get(name, {}))
     for part in ("data", "engine"):
-        table(found.get(part, {}))
+        seed = table(found.get(part, {})).get("seed")
+        if isinstance(seed, Mapping | list):
+            raise TypeError(f"{part}.seed: expected a number")
     _require_settings(found)
     return found
 

@@ -176,7 +176,10 @@ class LedgerFile:
     @property
     def total(self) -> Statistics:
         """The stored total."""
-        total: Statistics = self._decoded(self._run("SELECT value FROM total")[0]["value"])
+        rows = self._run("SELECT value FROM total")
+        total = self._decoded(rows[0]["value"]) if rows else None
+        if not isinstance(total, Statistics):
+            raise self.unusable(TypeError("no total"))
         return total
 
     @total.setter
@@ -214,12 +217,15 @@ class LedgerFile:
         one = "SELECT client, value, sha256 FROM contributions WHERE seq = ?"
         for number in self._run(query, [int(member), client, client]):
             (row,) = self._run(one, [number["seq"]])
-            if hashlib.sha256(row["value"]).hexdigest() != row["sha256"]:
+            value = row["value"] if isinstance(row["value"], bytes) else b""
+            if hashlib.sha256(value).hexdigest() != row["sha256"]:
                 raise LedgerError(
                     f"{self.path}: a contribution of client {row['client']} is damaged; restore "
                     "the ledger from a backup"
                 )
-            contribution: Contribution = self._decoded(row["value"])
+            contribution = self._decoded(value)
+            if not isinstance(contribution, Contribution):
+                raise self.unusable(TypeError("not a contribution"))
             yield contribution.statistics
 
     def retire(self, client: str) -> None:
@@ -291,13 +297,13 @@ class LedgerFile:
     def _json(self, text: str) -> Any:
         try:
             return json_value(text)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise _unusable(self.path, error) from error
 
     def _decoded(self, value: bytes) -> Any:
         try:
             return codec.decode(value, origin=str(self.path))
-        except DataError as error:
+        except (DataError, TypeError) as error:
             raise _unusable(self.path, error) from error
 
     def _create(self, classes: list[str] | None) -> None:
