@@ -277,6 +277,46 @@ def test_a_value_is_written_in_one_way(written, other):
         decode(crafted(about.replace(written, other)))
 
 
+def test_a_million_names_are_refused_before_one_is_made(monkeypatch):
+    names = {"$": "tuple", "items": [f"c{k}" for k in range(1_000_000)]}
+    data, arrays = bomb(names, {}), {f"{k} a": np.zeros(0, np.int8) for k in range(100_000)}
+    many = packed(arrays, metadata={"fedgram": "{}"})
+    assert len(data) < codec.MOST_TEXT
+
+    def parsed(*_):
+        raise AssertionError("the header was parsed")
+
+    monkeypatch.setattr(codec.json, "loads", parsed)
+    for each in (data, many, bomb([[]] * 1_000_000, {})):
+        with pytest.raises(DataError, match="not a fedgram file"):
+            decode(each)
+
+
+def test_a_list_of_100000_names_is_read():
+    names = tuple(f"class {k}" for k in range(100_000))
+    assert decode(encode(names)) == names
+
+
+@pytest.mark.parametrize("shape", [(0, 2**50), (2**40, 0), (2**20, 0, 2**20)])
+def test_an_array_without_entries_has_no_huge_lengths(shape):
+    with pytest.raises(DataError, match="without entries"):
+        decode(bomb(array(), {"0 a": np.empty(shape, np.int64)}))
+
+
+def test_half_a_character_is_refused():
+    for skeleton in ("\ud800", {"$": "dict", "items": {"\udfff": 1}}):
+        with pytest.raises(DataError):
+            decode(bomb(skeleton, {}))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "7" * 1_000_000])
+def test_numbers_that_fedgram_does_not_write_are_refused(number):
+    about = codec._about(12345678, codec._hash(12345678, {}))
+    assert decode(crafted(about)) == 12345678
+    with pytest.raises(DataError):
+        decode(crafted(about.replace("12345678", number)))
+
+
 def test_a_long_name_is_shown_in_part():
     with pytest.raises(UnknownTypeError) as error:
         decode(bomb({"$": "T" * 100_000, "items": {}}, {}))

@@ -112,6 +112,7 @@ def partition(**changed: Any) -> bytes:
     return json.dumps(about).encode()
 
 
+ARRAY = {"$": "array", "name": "0 a", "dtype": "int64"}
 FINDINGS: Mapping[str, Sequence[bytes]] = {
     **dict.fromkeys(
         (
@@ -168,6 +169,10 @@ FINDINGS: Mapping[str, Sequence[bytes]] = {
         mutate.sealed({"$": "dict", "items": {"x" * 5000: 1}}, {}),
         mutate.sealed({"$": "tuple", "items": ["class"] * 1_000_000}, {}),
         mutate.sealed([[]] * 1_000_000, {}),
+        mutate.sealed([ARRAY] * 8000, {"0 a": np.zeros(1_000_000, np.int8)}),
+        mutate.sealed({**ARRAY, "dtype": "complex256"}, {"0 a": np.zeros(1_000_000, np.int8)}),
+        mutate.sealed({**ARRAY, "dtype": "S4000"}, {"0 a": np.zeros(1_000_000, np.int8)}),
+        mutate.sealed(ARRAY, {"0 a": np.empty((0, 2**50), np.int64)}),
     ),
     "npz": (
         npz(y=np.array(3)),
@@ -219,8 +224,8 @@ FINDINGS: Mapping[str, Sequence[bytes]] = {
         b'[["age", 1]]\n',
     ),
     "table.csv": (
-        b",".join(b"a%d" % number for number in range(40_000)) + b",a1\n1\n",
-        b"age,label\n" + b"".join(b"1,%d\n" % number for number in range(30_000)),
+        b",".join(b"a%d" % number for number in range(60_000)) + b",a59999\n1\n",
+        b"age,label\n" + b"".join(b"1,%d\n" % number for number in range(60_000)),
     ),
     "ledger cells": (
         b"1\nInfinity",

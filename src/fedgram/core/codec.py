@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -53,6 +54,7 @@ MOST_DEPTH = 64
 MOST_TEXT = 16 << 20  # bytes of the header with the skeleton
 MOST_ITEMS = 1 << 19  # commas and brackets of the header: each value and each array has some
 MOST_NAME = 1 << 10  # characters of a key
+MOST_EMPTY = 1 << 32  # product of the other lengths of an array without entries
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -404,6 +406,8 @@ def _widened(array: NDArray[Any], dtype: str) -> NDArray[Any]:
     same = stored == dtype or (dtype == "int64" and stored in _NARROWER)
     if not same or dtype not in _DTYPES:
         raise ValueError(f"an array of {stored} for one of {str(dtype)[:20]!r}")
+    if not array.size and math.prod(max(length, 1) for length in array.shape) > MOST_EMPTY:
+        raise ValueError(f"an array of shape {array.shape} without entries")
     return array.astype(dtype, copy=False)
 
 

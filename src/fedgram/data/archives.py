@@ -104,7 +104,7 @@ def _batch(path: Path, label: bytes) -> tuple[Array, Array]:
     """Return pixels and labels of a file, of exactly the types that CIFAR has."""
     content = _unpickled(path)
     images, labels = content.get(b"data"), content.get(label)
-    pixels = images.array if isinstance(images, _Images) else None
+    pixels = images.array if isinstance(images, _PixelArray) else None
     if pixels is None or pixels.ndim != 2 or pixels.shape[1] != _PIXELS:
         raise DataError(f"{path}: not a CIFAR file: expected images of {_PIXELS} pixels")
     if not isinstance(labels, list) or not all(type(code) is int for code in labels):
@@ -125,7 +125,7 @@ class _Number:
         """Ignore the rest: numpy itself would believe any size and any flag."""
 
 
-class _Images:
+class _PixelArray:
     """Stands for numpy.ndarray in a file; `array` has the pixels, if the file has their bytes."""
 
     array: Array | None = None
@@ -138,8 +138,8 @@ class _Images:
         self.array = np.frombuffer(raw, np.uint8).reshape(shape, order=order)
 
 
-def _images(*_: Any) -> _Images:
-    return _Images()
+def _images(*_: Any) -> _PixelArray:
+    return _PixelArray()
 
 
 def _latin(text: Any, encoding: Any) -> bytes:
@@ -151,7 +151,7 @@ def _latin(text: Any, encoding: Any) -> bytes:
 _SAFE: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _images,
     ("numpy._core.multiarray", "_reconstruct"): _images,
-    ("numpy", "ndarray"): _Images,
+    ("numpy", "ndarray"): _PixelArray,
     ("numpy", "dtype"): _Number,
     ("_codecs", "encode"): _latin,
 }

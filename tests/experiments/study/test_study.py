@@ -435,6 +435,23 @@ def test_nothing_special_is_left_after_escaping_for_latex(text):
     assert not set(bare) & set("\\&%$#_{}~^[]*")
 
 
+def test_hostile_names_stay_names_in_every_file():
+    name = "=cmd()|`a`[b](c)\x1b[2J"
+    settings = table(table={"methods": [{"name": name, "method": "afl"}], "seeds": 2})
+    found = summary_of(settings, {name: [outcome(0.5), outcome(0.6)]})
+    files = {file: render(found) for file, render in writers.WRITERS.items()}
+    for file, body in files.items():
+        assert "\x1b" not in body, file
+        assert body.replace("\n", "").isprintable(), file
+    rows = list(csv.DictReader(io.StringIO(files["table.csv"])))
+    assert {row["method"][:2] for row in rows} == {"'="}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in files["table.md"].splitlines()} == {
+        0,
+        3,
+    }
+    assert r"{[}b{]}" in files["table.tex"]
+
+
 def test_markdown_is_marked_and_its_rows_are_even(small):
     body = writers.markdown(small)
     assert "| afl\\_1 | **75.00 ± 7.07** |" in body
