@@ -13,8 +13,18 @@ from fedgram.cli import main
 from fedgram.cli.models import _csv
 from fedgram.cli.screen import print_runs
 from fedgram.core import codec
+from fedgram.core.samples import Space
 from fedgram.deploy.settings import read_federation, read_site
-from fedgram.engines.remote.messages import Refusal, refused, shown
+from fedgram.engines.remote.collector import Deadlines
+from fedgram.engines.remote.enrollment import Enrollment
+from fedgram.engines.remote.messages import (
+    Answer,
+    Greeting,
+    Refusal,
+    refused,
+    request_digest,
+    shown,
+)
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments.gains import who_gains
 from fedgram.experiments.reader import read_runs
@@ -110,6 +120,21 @@ def test_the_text_of_a_site_is_shown_in_one_line_without_controls():
     assert isinstance(refused(refusal), DataError)
     assert str(refused(refusal)) == "ward\\x1b[2J\\x07\\u202e b"
     assert shown("\ud800").encode()
+
+
+@pytest.mark.parametrize("name", [HOSTILE, " north", unicodedata.normalize("NFD", ZURICH)])
+def test_a_site_that_names_itself_otherwise_than_in_its_settings_is_not_admitted(name):
+    notes = []
+    enrollment = Enrollment(None, Deadlines(), note=lambda who, text: notes.append(text))
+    enrollment._hello = b"hello"
+    greeting = Greeting(space=Space(width=1, bound=9), classes=("a",))
+    about = request_digest(b"hello")
+    sound = codec.encode(Answer(client=ZURICH, request_digest=about, value=greeting))
+    assert enrollment._introduced(sound)[0] == ZURICH
+    with pytest.raises(DataError, match="not a valid site name"):
+        enrollment._introduced(
+            codec.encode(Answer(client=name, request_digest=about, value=greeting))
+        )
 
 
 def test_predictions_are_cells_and_not_formulas():
