@@ -250,10 +250,71 @@ def test_deep_nesting_is_refused(kind):
         decode(bomb(nested(codec.MOST_DEPTH + 1), {}))
 
 
-def test_a_long_header_is_not_parsed(monkeypatch):
-    monkeypatch.setattr(codec, "MOST_TEXT", 200)
-    with pytest.raises(DataError, match="not a fedgram file"):
-        decode(encode(["x" * 300]))
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("MOST_TEXT", "x" * 300), ("MOST_ITEMS", ["x"] * 300), ("MOST_NAME", {"x" * 300: 1})],
+)
+def test_what_is_not_read_is_not_written(monkeypatch, limit, value):
+    data = encode(value)
+    monkeypatch.setattr(codec, limit, 200)
+    with pytest.raises(DataError, match=r"at most 200|more than 200"):
+        encode(value)
+    with pytest.raises(DataError, match=r"not a fedgram file|at most 200"):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    ("written", "other"),
+    [('"a":1', '"a":2,"a":1'), ('"a":1', '"a": 1'), ('{"format":1,', '{"format":1,"more":2,')],
+    ids=["a key twice", "a space", "more than is read"],
+)
+def test_a_value_is_written_in_one_way(written, other):
+    skeleton = {"$": "dict", "items": {"a": 1}}
+    about = codec._about(skeleton, codec._hash(skeleton, {}))
+    assert decode(crafted(about)) == {"a": 1}
+    assert written in about
+    with pytest.raises(DataError, match="damaged or foreign content"):
+        decode(crafted(about.replace(written, other)))
+
+
+def test_a_million_names_are_refused_before_one_is_made(monkeypatch):
+    names = {"$": "tuple", "items": [f"c{k}" for k in range(1_000_000)]}
+    data, arrays = bomb(names, {}), {f"{k} a": np.zeros(0, np.int8) for k in range(100_000)}
+    many = packed(arrays, metadata={"fedgram": "{}"})
+    assert len(data) < codec.MOST_TEXT
+
+    def parsed(*_):
+        raise AssertionError("the header was parsed")
+
+    monkeypatch.setattr(codec.json, "loads", parsed)
+    for each in (data, many, bomb([[]] * 1_000_000, {})):
+        with pytest.raises(DataError, match="not a fedgram file"):
+            decode(each)
+
+
+def test_a_list_of_100000_names_is_read():
+    names = tuple(f"class {k}" for k in range(100_000))
+    assert decode(encode(names)) == names
+
+
+@pytest.mark.parametrize("shape", [(0, 2**50), (2**40, 0), (2**20, 0, 2**20)])
+def test_an_array_without_entries_has_no_huge_lengths(shape):
+    with pytest.raises(DataError, match="without entries"):
+        decode(bomb(array(), {"0 a": np.empty(shape, np.int64)}))
+
+
+def test_half_a_character_is_refused():
+    for skeleton in ("\ud800", {"$": "dict", "items": {"\udfff": 1}}):
+        with pytest.raises(DataError):
+            decode(bomb(skeleton, {}))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "7" * 1_000_000])
+def test_numbers_that_fedgram_does_not_write_are_refused(number):
+    about = codec._about(12345678, codec._hash(12345678, {}))
+    assert decode(crafted(about)) == 12345678
+    with pytest.raises(DataError):
+        decode(crafted(about.replace("12345678", number)))
 
 
 def test_a_long_name_is_shown_in_part():

@@ -1,19 +1,23 @@
 """Data sets: what a file may hold, where it is looked for, and how damaged ones are refused."""
 
 import contextlib
+import gzip
 import json
 import os
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from fedgram.data.archives import read_idx
 from fedgram.data.plan import PartitionPlan
 from fedgram.data.sources import DATA_VARIABLE, load_dataset
-from fedgram.errors import DataError
+from fedgram.errors import DataError, MemoryLimitError
 from fedgram.features.grid import Grid
 from fedgram.federation.federated_dataset import federate
+from fedgram.runtime import memory
 
 SAMPLES = 12
 
@@ -324,3 +328,26 @@ def test_a_number_type_that_numpy_does_not_know_is_refused(tmp_path):
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     with pytest.raises(DataError, match=path.name):
         load_dataset(str(path))
+
+
+def test_an_archive_that_does_not_fit_is_not_unpacked(tmp_path, monkeypatch):
+    """An .npz of 10 kB that declares 10 MB, on a machine with 1 MB."""
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1000, 1250)), y=np.zeros(1000, int))
+    assert (tmp_path / "x.npz").stat().st_size < 50_000
+    monkeypatch.setattr(memory, "available", lambda: 10**6)
+
+    def opened(*_, **__):
+        raise AssertionError("it was unpacked")
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", opened)
+    with pytest.raises(MemoryLimitError, match=r"x\.npz needs 10 MB"):
+        load_dataset(str(tmp_path / "x.npz"))
+
+
+def test_an_idx_file_is_unpacked_no_further_than_its_header(tmp_path):
+    whole = b"\x00\x00\x08\x01" + (4).to_bytes(4, "big") + bytes(4)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(whole))
+    assert read_idx(tmp_path / "a.gz").tolist() == [0] * 4
+    (tmp_path / "a.gz").write_bytes(gzip.compress(whole + bytes(10**7)))
+    with pytest.raises(DataError, match="expected 4 bytes"):
+        read_idx(tmp_path / "a.gz")

@@ -25,6 +25,7 @@ from fedgram.experiments.study import settings as study
 from fedgram.experiments.study.cells import Source, cells
 from fedgram.federation.federated_dataset import federate
 from fedgram.federation.method import create_method
+from fedgram.runtime import files
 
 STORED = Path(__file__).parents[1] / "stored"
 
@@ -74,13 +75,13 @@ def test_every_file_is_read_once(tmp_path, monkeypatch):
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", "local")
     opened = Counter()
-    original = Path.read_text
+    original = files.read_text
 
-    def read_text(self, *args, **options):
-        opened[self] += 1
-        return original(self, *args, **options)
+    def read_text(path, **options):
+        opened[path] += 1
+        return original(path, **options)
 
-    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(files, "read_text", read_text)
     runs = read_runs([tmp_path, tmp_path / "a"])
     assert [one.method for one in runs] == ["afl", "local"]
     names = ("run.json", "scores.jsonl", "exchanges.jsonl", "partition.json")

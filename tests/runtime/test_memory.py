@@ -125,9 +125,10 @@ def test_a_lift_that_does_not_fit_is_refused(free):
 
 
 def test_the_error_of_a_client_names_it(free):
+    federation = partitioned(clients=3)
     free(10_000)
     with pytest.raises(MemoryLimitError, match=r"client c0: a Gram matrix of 65 features .*; use"):
-        run(create_method("afl"), partitioned(clients=3))
+        run(create_method("afl"), federation)
 
 
 def test_a_gram_matrix_that_would_not_fit_is_refused_before_the_lift_is_made(free, monkeypatch):

@@ -6,11 +6,11 @@ import json
 
 import click
 from rich.console import Console
-from rich.markup import escape
 
 from fedgram.checks import Finding
 from fedgram.checks import check as check_laws
 from fedgram.cli.root import main
+from fedgram.cli.screen import cell
 from fedgram.errors import ConfigError, LawError
 from fedgram.federation.method import create_method, names
 
@@ -34,12 +34,12 @@ def check(methods: tuple[str, ...], everything: bool, as_json: bool) -> None:
     for name in dict.fromkeys(chosen):
         report[name] = []
         if not as_json:
-            console.print(f"[bold]{escape(name)}[/bold]")
+            console.print(f"[bold]{cell(name)}[/bold]")
         for finding in check_laws(create_method(name)):
             report[name].append(finding)
             broken += finding.outcome == "broken"
             if not as_json:
-                detail = f": {escape(finding.detail)}" if finding.detail else ""
+                detail = f": {cell(finding.detail)}" if finding.detail else ""
                 style = STYLES[finding.outcome]
                 console.print(f"  [{style}]{finding.outcome:14}[/{style}] {finding.law}{detail}")
     if as_json:

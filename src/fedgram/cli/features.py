@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedgram.cli.root import main
+from fedgram.cli.root import main, say
 from fedgram.cli.schema import PATH, require_table, table_features
 from fedgram.cli.screen import counting
 from fedgram.data.items import Columns, read_items
@@ -98,9 +98,9 @@ def features(
     with counting(chosen.name, len(items)) as count:
         done = extraction.run(items, out, count)
     for name in done.skipped:
-        click.echo(f"skipped {name}", err=True)
+        say(f"skipped {name}", err=True)
     before = f", {done.reused} of them unchanged" if done.reused else ""
-    click.echo(f"{out}: {len(items) - len(done.skipped)} samples, {chosen.name}{before}")
+    say(f"{out}: {len(items) - len(done.skipped)} samples, {chosen.name}{before}")
 
 
 def _refuse(**options: object) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 import click
 
 from fedgram.cli.report import report
-from fedgram.cli.root import main
+from fedgram.cli.root import main, say
 from fedgram.deploy.folders import (
     DEFAULT_ADDRESS,
     DEMO_SITES,
@@ -135,7 +135,7 @@ def keys(
                 click.echo(f"{project.add_site(name).folder}: added a site")
         made = make.make_keys(project, hosts=hosts, days=days, renew=renew, authority=authority)
     for line in made:
-        click.echo(line)
+        say(line)
 
 
 @federation.command()
@@ -187,7 +187,7 @@ def register_command(folder: Path) -> None:
     with Processes(project.logs) as processes:
         operator = operator_of(project, processes)
         operator.require_up()
-        register(operator, click.echo)
+        register(operator, say)
 
 
 @federation.command()
@@ -201,7 +201,7 @@ def run(folder: Path) -> None:
     with Processes(project.logs) as processes:
         operator = operator_of(project, processes)
         operator.require_up()
-        operator.run(click.echo)
+        operator.run(say)
     _show_record(project.server)
 
 
@@ -224,7 +224,7 @@ def simulate_command(folder: Path, cpus: float) -> None:
     """
     project = Project.open(folder)
     with Processes(project.logs) as processes:
-        folder = simulate(project, processes, click.echo, cpus=cpus)
+        folder = simulate(project, processes, say, cpus=cpus)
     _show_record(folder)
 
 
@@ -259,10 +259,10 @@ def demo(
         click.echo(f"{project.address}: starting the server")
         start_superlink(project, processes)
         operator = operator_of(project, processes)
-        register(operator, click.echo)
+        register(operator, say)
         for place, own in zip(project.sites, ports, strict=True):
             start_site(place, processes, port=own)
-        operator.run(click.echo)
+        operator.run(say)
     page = project.folder / "report.html"
     context.invoke(report, folders=(latest(project.server),), out=page, title=None)
 
@@ -278,7 +278,7 @@ def _show_samples(site: SiteFolder) -> None:
 def _stay(child: Child) -> None:
     """Print the output of a process until it ends, which is an error."""
     for line in follow(child):
-        click.echo(line)
+        say(line)
     raise child.failure()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ import click
 import numpy as np
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from fedgram.cli.root import main
+from fedgram.cli.root import main, say
+from fedgram.cli.screen import cell
 from fedgram.core import codec
 from fedgram.core.samples import Samples
 from fedgram.core.statistics import Statistics
@@ -34,6 +34,8 @@ from fedgram.ledger.contribution import Contribution
 from fedgram.ledger.folder import unused
 from fedgram.ledger.ledger import Ledger
 from fedgram.runtime import files
+from fedgram.runtime.parse import json_object
+from fedgram.runtime.text import clean_name
 from fedgram.selection.site_screen import LEAST_SITES, screen
 
 PATH = click.Path(path_type=Path, dir_okay=False)
@@ -65,6 +67,7 @@ def contribute(
 
     Example: fedgram contribute north/features.npz --client north -o north.contribution
     """
+    client = clean_name(client, "--client")
     settings = configuration.load(None, overrides, [name])
     samples = site_samples(data, settings.grid)
     step = settings.make(name).statistics_step()
@@ -75,7 +78,7 @@ def contribute(
     statistics: Statistics = step(Client(id=client, train=samples, valid=samples.take([])), None)
     statistics = -statistics if remove else statistics
     codec.save(out, Contribution(client=client, statistics=statistics, tag=tag))
-    click.echo(f"{out}: {statistics.count} samples of {client}, {out.stat().st_size} bytes")
+    say(f"{out}: {statistics.count} samples of {client}, {out.stat().st_size} bytes")
 
 
 def site_samples(source: str, grid: Grid) -> Samples:
@@ -107,7 +110,7 @@ def init(ledger: Path, classes: str | None, key: Path | None) -> None:
     if key is None and signing.available():
         key = ledger.with_name(signing.KEY)
     with Ledger.create(ledger, classes=fixed, key=key) as book:
-        click.echo(f"{ledger}: created")
+        say(f"{ledger}: created")
         _echo_signed(book)
 
 
@@ -131,7 +134,7 @@ def export(ledger: Path, out: Path) -> None:
     with _to_change(ledger) as book:
         found = book.export()
     files.write(out, json.dumps(found, indent=2) + "\n", private=True)
-    click.echo(f"{out}: {len(found['events'])} events")
+    say(f"{out}: {len(found['events'])} events")
 
 
 @ledger.command()
@@ -162,6 +165,7 @@ def stream(ledger: Path, contributions: tuple[Path, ...]) -> None:
 def leave(ledger: Path, client: str) -> None:
     """Remove a member from the total; its contributions are kept for audit."""
     with _to_change(ledger) as book:
+        client = _member(book, client)
         book.leave(client)
         _echo_total(book, f"{client} left")
 
@@ -175,7 +179,7 @@ def forget(ledger: Path, client: str, certificate: Path | None) -> None:
     if certificate:
         files.require_writable(certificate)
     with _to_change(ledger) as book:
-        shown = json.dumps(book.forget(client).to_dict(), indent=2)
+        shown = json.dumps(book.forget(_member(book, client)).to_dict(), indent=2)
     if certificate:
         files.write(certificate, shown + "\n")
     click.echo(shown)
@@ -211,18 +215,18 @@ def show(ledger: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(about, indent=2))
         return
-    click.echo(f"members   {', '.join(about['members']) or 'none'}")
-    click.echo(f"samples   {about['samples']}")
-    click.echo(f"classes   {', '.join(about['classes']) or 'none'}")
-    click.echo(f"made by   {' -> '.join(about['made_by']) or 'nothing yet'}")
-    click.echo(f"total     {about['total_digest']}")
+    say(f"members   {', '.join(about['members']) or 'none'}")
+    say(f"samples   {about['samples']}")
+    say(f"classes   {', '.join(about['classes']) or 'none'}")
+    say(f"made by   {' -> '.join(about['made_by']) or 'nothing yet'}")
+    say(f"total     {about['total_digest']}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("time", "what", "client", "samples", "total"):
         table.add_column(header)
     for event in history:
         samples = "" if event.samples is None else f"{event.samples:+d}"
         cells = (event.time, event.what, event.client or "", samples, event.total_digest[:12])
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(cell, cells))
     Console().print(table)
 
 
@@ -234,15 +238,15 @@ def verify(ledger: Path, certificate: Path | None) -> None:
     shown = None
     if certificate:
         try:
-            shown = Certificate.read(json.loads(certificate.read_text(encoding="utf-8")))
+            shown = Certificate.read(json_object(files.read_text(certificate)))
         except (OSError, ValueError) as error:
             raise DataError(f"{certificate}: cannot be read ({error})") from error
     with Ledger.open(ledger) as book:
         digest = book.verify(shown)
-        click.echo(f"{digest}  the total is the sum of the members' contributions")
+        say(f"{digest}  the total is the sum of the members' contributions")
         if shown:
             of = shown.total_digest or "a total that is not opened any more"
-            click.echo(f"{of}  after the deletion of {shown.client}, as certified")
+            say(f"{of}  after the deletion of {shown.client}, as certified")
         _echo_signed(book)
 
 
@@ -271,7 +275,7 @@ def screen_members(ledger: Path, as_json: bool) -> None:
     for report in reports:
         numbers = [f"{n:.3g}" for n in (report.misfit, report.harm, report.scale)]
         cells = (report.name, str(report.samples), *numbers, "; ".join(report.warnings))
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(cell, cells))
     if reports:
         Console().print(table)
 
@@ -293,7 +297,7 @@ def solve(ledger: Path, out: Path, name: str, overrides: tuple[str, ...], as_jso
     if as_json:
         click.echo(json.dumps(made, indent=2))
     else:
-        click.echo(f"{made['shared_digest']}  {name} on {made['samples']} samples -> {out}")
+        say(f"{made['shared_digest']}  {name} on {made['samples']} samples -> {out}")
 
 
 @contextmanager
@@ -309,7 +313,13 @@ def _contributions(paths: tuple[Path, ...]) -> Iterator[Contribution]:
         if not isinstance(part, Contribution):
             raise DataError(f"{path}: not a contribution; write one with 'fedgram contribute'")
         _require_valid(part, path)
-        yield part
+        yield replace(part, client=clean_name(part.client, f"{path}: client"))
+
+
+def _member(book: Ledger, client: str) -> str:
+    """Return the name that the ledger has; an early ledger may have names as they were written."""
+    known = {event.client for event in book.history()}
+    return client if client in known else clean_name(client, "client")
 
 
 def _echo_signed(book: Ledger) -> None:
@@ -337,4 +347,4 @@ def _require_valid(part: Contribution, path: Path) -> None:
 
 
 def _echo_total(book: Ledger, what: str) -> None:
-    click.echo(f"{book.history()[-1].total_digest}  {what}")
+    say(f"{book.history()[-1].total_digest}  {what}")

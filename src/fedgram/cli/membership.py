@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from fedgram.cli.federation import federation, folder_argument
+from fedgram.cli.root import say
 from fedgram.core import codec
 from fedgram.deploy.folders import Project, SiteFolder
 from fedgram.deploy.membership import Membership
@@ -32,15 +33,15 @@ def status(folder: Path, as_json: bool) -> None:
     for account in found["ledgers"]:
         who = ", ".join(account["members"]) or "none"
         kind = " (one secure sum)" if account["cohort"] else ""
-        click.echo(f"members   {who}{kind}")
+        say(f"members   {who}{kind}")
         if account["missing"]:
-            click.echo(f"missing   {', '.join(account['missing'])}")
+            say(f"missing   {', '.join(account['missing'])}")
         click.echo(f"samples   {account['samples']}")
         click.echo(f"total     {account['total_digest']}  {account['ledger']}")
     if not found["ledgers"]:
         click.echo("members   none yet")
     for client, how in found["out"].items():
-        click.echo(f"excluded  {client} {how}")
+        say(f"excluded  {client} {how}")
     for run in found["runs"]:
         for name, method in run["methods"].items():
             click.echo(f"run {run['run']}  {name}: {_outcome(method)}")
@@ -93,7 +94,7 @@ def certificate(folder: Path, client: str) -> None:
 def admit(folder: Path, client: str) -> None:
     """Admit a site that has left, or was forgotten, to the next run."""
     _membership(folder).admit(client)
-    click.echo(f"{client}: admitted to the next run")
+    say(f"{client}: admitted to the next run")
 
 
 @federation.command()
@@ -129,7 +130,7 @@ def withdraw(site: Path, method: str, out: Path) -> None:
     """
     made = _withdrawal().withdraw(SiteFolder.open(site), method)
     codec.save(out, made)
-    click.echo(f"{out}: {made.statistics.count} samples of {made.client}, signed")
+    say(f"{out}: {made.statistics.count} samples of {made.client}, signed")
 
 
 @federation.command()

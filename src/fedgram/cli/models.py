@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from fedgram.cli.ledger import PATH, set_option, site_samples
-from fedgram.cli.root import main
+from fedgram.cli.root import main, say
 from fedgram.cli.schema import require_table
 from fedgram.core import codec
 from fedgram.core.layouts import TableLayout
@@ -32,6 +32,7 @@ from fedgram.federation.client import Client
 from fedgram.federation.federated_dataset import gridded
 from fedgram.federation.shared import Published
 from fedgram.runtime import files
+from fedgram.runtime.text import csv_cell, escaped
 from fedgram.selection.pool import LogLinear
 
 
@@ -67,7 +68,7 @@ def personalize(
     samples = replace(samples, labels=samples.labels.relabel(common.classes))
     site = Client(id="site", train=samples, valid=samples.take([]))
     codec.save(out, method.personalize(site, part_for(common, site.id)))
-    click.echo(f"{out}: a personal model from {len(samples)} samples")
+    say(f"{out}: a personal model from {len(samples)} samples")
 
 
 @main.command()
@@ -99,10 +100,10 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
     scores = head.probabilities(features) if isinstance(head, LogLinear) else head(features)
     text = _csv(scores, head.classes) if suffix == ".csv" else _json(scores, head.classes)
     if out is None:
-        click.echo(text, nl=False)
+        click.echo(escaped(text, keep="\n"), nl=False)
         return
     files.write(out, text)
-    click.echo(f"{out}: {len(scores)} predictions", err=True)
+    say(f"{out}: {len(scores)} predictions", err=True)
 
 
 def _loaded(path: Path) -> Any:
@@ -161,7 +162,7 @@ def _csv(scores: Floats, classes: tuple[str, ...]) -> str:
     writer.writerow(["label", "name", *(f"score_{name}" for name in classes)])
     for row in scores:
         label = int(row.argmax())
-        writer.writerow([label, classes[label], *(f"{score:.6g}" for score in row)])
+        writer.writerow([label, csv_cell(classes[label]), *(f"{score:.6g}" for score in row)])
     return text.getvalue()
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import click
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from fedgram.cli.root import main
+from fedgram.cli.screen import cell
 from fedgram.data.partition import partition
 from fedgram.data.sources import load_dataset
 from fedgram.experiments import config as configuration
@@ -20,7 +20,7 @@ from fedgram.experiments.partition_summary import ClientCounts, PartitionSummary
 from fedgram.report.charts.partition import partition as drawn_partition
 from fedgram.report.page import described
 from fedgram.runtime import files
-from fedgram.runtime.text import compact
+from fedgram.runtime.text import compact, escaped
 
 PATH = click.Path(path_type=Path, dir_okay=False)
 MOST_ROWS = 30  # clients that are listed one by one
@@ -54,7 +54,10 @@ def partition_command(
         return
     console = Console()
     console.print(
-        f"{about}, {len(summary.classes)} classes", markup=False, highlight=False, soft_wrap=True
+        escaped(f"{about}, {len(summary.classes)} classes"),
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
     )
     console.print(_table(summary))
     if len(summary.clients) > MOST_ROWS:
@@ -79,7 +82,7 @@ def _table(summary: PartitionSummary) -> Table:
     table.add_column("largest class", overflow="fold")
     if len(summary.clients) <= MOST_ROWS:
         for client in summary.clients:
-            table.add_row(*map(escape, _cells(summary, client)))
+            table.add_row(*map(cell, _cells(summary, client)))
         table.add_section()
     ranges = summary.summary()
     for key in ("min", "median", "max", "total"):

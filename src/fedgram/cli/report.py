@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedgram.cli.root import main
+from fedgram.cli.root import main, say
 from fedgram.experiments.reader import read_runs
 from fedgram.report.page import page
 from fedgram.runtime import files
@@ -27,4 +27,4 @@ def report(folders: tuple[Path, ...], out: Path, title: str | None) -> None:
     """
     found = read_runs(folders)
     files.write(out, page(found, title=title))
-    click.echo(f"{out}: {len(found)} runs, {out.stat().st_size} bytes")
+    say(f"{out}: {len(found)} runs, {out.stat().st_size} bytes")

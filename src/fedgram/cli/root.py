@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from fedgram.errors import FedgramError, MemoryLimitError
+from fedgram.runtime.text import escaped, one_line
 from fedgram.runtime.threads import default_to_one_blas_thread
 
 # The module of each command and its line in --help: neither needs an import to be listed.
@@ -31,6 +32,11 @@ COMMANDS = {
     "study": ("study", "Run data sets x partitions x clients x seeds x methods; write tables."),
 }
 ALIASES = {"table": "study"}  # former names: they work, and are not listed
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines that may contain foreign names; control characters are escaped."""
+    click.echo(escaped(text, keep="\n"), err=err)
 
 
 class Commands(click.Group):
@@ -56,10 +62,10 @@ class Commands(click.Group):
             with _one_line_warnings():
                 return super().invoke(ctx)
         except FedgramError as error:
-            click.echo(f"fedgram: error: {' '.join(str(error).split())}", err=True)
+            click.echo(f"fedgram: error: {one_line(error)}", err=True)
             ctx.exit(error.exit_code)
         except MemoryError as error:
-            click.echo(f"fedgram: error: not enough memory ({error})", err=True)
+            click.echo(f"fedgram: error: not enough memory ({one_line(error)})", err=True)
             ctx.exit(MemoryLimitError.exit_code)
         except KeyboardInterrupt:
             click.echo("fedgram: interrupted; what was recorded is kept", err=True)
@@ -71,7 +77,7 @@ def _one_line_warnings() -> Iterator[None]:
     """Write warnings without the place in the code that they come from."""
 
     def written(message: Warning | str, *_: object, **__: object) -> str:
-        return f"fedgram: warning: {' '.join(str(message).split())}\n"
+        return f"fedgram: warning: {one_line(message)}\n"
 
     before = warnings.formatwarning
     warnings.formatwarning = written

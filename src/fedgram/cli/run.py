@@ -10,11 +10,10 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 
 from fedgram.cli.root import main
-from fedgram.cli.screen import print_runs, progress
+from fedgram.cli.screen import cell, print_runs, progress
 from fedgram.data.sources import load_dataset as load_data
 from fedgram.experiments import config as configuration
 from fedgram.experiments.gains import who_gains
@@ -87,11 +86,11 @@ def methods(as_json: bool) -> None:
         return
     console = Console()
     for entry in listed:
-        console.print(f"[bold]{entry['name']}[/bold]  {escape(entry['summary'])}")
+        console.print(f"[bold]{entry['name']}[/bold]  {cell(entry['summary'])}")
         for parameter in entry["parameters"]:
-            default = escape(_shown(parameter["default"]))
+            default = cell(_shown(parameter["default"]))
             console.print(f"    {parameter['name']} = {default}", highlight=False)
-            text = f"[dim]{escape(parameter['text'])}[/dim]"
+            text = f"[dim]{cell(parameter['text'])}[/dim]"
             console.print(Padding(text, (0, 0, 0, 8), expand=False), highlight=False)
 
 

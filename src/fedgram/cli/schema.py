@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fedgram.cli.root import main
+from fedgram.cli.root import main, say
 from fedgram.core import codec
 from fedgram.data.items import Columns
 from fedgram.data.sources import save
@@ -20,6 +20,7 @@ from fedgram.errors import ConfigError, DataError
 from fedgram.features.grid import Grid
 from fedgram.features.tabular import dataset
 from fedgram.runtime import files
+from fedgram.runtime.text import clean_name
 
 PATH = click.Path(path_type=Path, dir_okay=False)
 _HEADER = """\
@@ -68,14 +69,14 @@ def table_features(
         _echo_left_out(left_out)
         kept = out.with_name(f"{out.stem}.schema.toml")
         files.write(kept, agreed.toml())
-        click.echo(
+        say(
             f"no --schema: scales and categories are from {path} only, and written to {kept}; for "
             "several sites see 'fedgram schema'",
             err=True,
         )
     data = dataset(agreed, read_tables(path), columns, grid)
     save(out, data)
-    click.echo(f"{out}: {len(data)} samples, {data.x.shape[1]} features, {agreed.backbone}")
+    say(f"{out}: {len(data)} samples, {data.x.shape[1]} features, {agreed.backbone}")
 
 
 def require_table(source: str) -> Path:
@@ -109,7 +110,7 @@ def draft(table: str, out: Path, label: str, without: tuple[str, ...]) -> None:
     agreed, left_out = drafted(read_tables(path), label=label, without=without)
     files.write(out, _HEADER.format(source=path.name) + agreed.toml())
     _echo_left_out(left_out)
-    click.echo(f"{out}: {len(agreed.columns)} columns, {len(agreed.classes)} classes; review it")
+    say(f"{out}: {len(agreed.columns)} columns, {len(agreed.classes)} classes; review it")
 
 
 @schema.command()
@@ -129,9 +130,10 @@ def measure(schema: Path, table: str, client: str, out: Path) -> None:
     if not agreed.pending:
         raise ConfigError(f"{schema}: all numbers have a mean and deviation; nothing to measure")
     moments = measured(agreed, read_tables(require_table(table)))
+    client = clean_name(client, "--client")
     codec.save(out, Measured(client=client, moments=moments))
     rows = max(moments.count)
-    click.echo(f"{out}: {rows} rows of {client}, {out.stat().st_size} bytes")
+    say(f"{out}: {rows} rows of {client}, {out.stat().st_size} bytes")
 
 
 @schema.command()
@@ -150,7 +152,7 @@ def settle(schema: Path, moments: tuple[Path, ...], out: Path) -> None:
     final = with_moments(agreed, total)
     rows, clients = max(total.count), len(moments)
     files.write(out, f"# Mean and deviation of {rows} rows of {clients} clients.\n" + final.toml())
-    click.echo(f"{out}: {rows} rows of {clients} clients, {final.backbone}")
+    say(f"{out}: {rows} rows of {clients} clients, {final.backbone}")
 
 
 def _measured(paths: tuple[Path, ...]) -> Iterator[Measured]:
@@ -163,4 +165,4 @@ def _measured(paths: tuple[Path, ...]) -> Iterator[Measured]:
 
 def _echo_left_out(columns: Mapping[str, str]) -> None:
     for name, why in columns.items():
-        click.echo(f"left out: {name!r} {why}", err=True)
+        say(f"left out: {name!r} {why}", err=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as without_markup
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -25,7 +25,7 @@ from rich.text import Text
 
 from fedgram.experiments.measures import ACCURACIES, COSTS, SCORES
 from fedgram.experiments.run_record import RateSearchRecord, RunRecord, TunedSettings
-from fedgram.runtime.text import MISSING, percent, short_seconds
+from fedgram.runtime.text import MISSING, escaped, percent, short_seconds
 
 NARROW = 78
 ALTERNATIVES = 3  # number of alternatives shown below the table
@@ -35,6 +35,17 @@ OnRound = Callable[[int], None]
 Gain = Mapping[str, Any]
 Label = Literal["method", "run"]
 COSTS_SHOWN = ("bytes_up", "bytes_down")
+
+
+def cell(text: object) -> str:
+    r"""Return a foreign text for `rich`: neither its markup nor its control characters act.
+
+    Examples
+    --------
+    >>> cell("[bold]ward\x1b[2J")
+    '\\[bold]ward\\x1b[2J'
+    """
+    return without_markup(escaped(text))
 
 
 def print_runs(title: str, runs: Sequence[RunRecord], gains: Sequence[Gain], label: Label) -> None:
@@ -53,7 +64,7 @@ def print_runs(title: str, runs: Sequence[RunRecord], gains: Sequence[Gain], lab
     """
     console = Console()
     names = [str(run.method if label == "method" else run.folder) for run in runs]
-    console.print(title, markup=False, highlight=False, soft_wrap=True)
+    console.print(escaped(title), markup=False, highlight=False, soft_wrap=True)
     console.print(_accuracy_table(runs, names, label))
     console.print("accuracy in %, bytes per client")
     if len(runs) > 1 and any(any(gain.values()) for gain in gains):
@@ -66,7 +77,7 @@ def print_runs(title: str, runs: Sequence[RunRecord], gains: Sequence[Gain], lab
             console.print(_class_table(runs[part], names[part]))
     notes = (note for run, name in zip(runs, names, strict=True) for note in _notes(run, name))
     for note in dict.fromkeys(notes):
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+        console.print(escaped(note, keep="\n"), highlight=False, markup=False, soft_wrap=True)
 
 
 def _table(label: str, *headers: str) -> Table:
@@ -90,7 +101,7 @@ def _accuracy_table(runs: Sequence[RunRecord], names: Sequence[str], label: str)
         if summary.score("client_mean") == best:
             cells[0] = f"[bold]{cells[0]}[/bold]"
         cells += [_written(summary.cost(cost), COSTS[cost].text) for cost in COSTS_SHOWN]
-        table.add_row(escape(name), *cells, _written(summary.seconds, short_seconds))
+        table.add_row(cell(name), *cells, _written(summary.seconds, short_seconds))
     return table
 
 
@@ -153,13 +164,13 @@ def progress(*, shown: bool) -> Iterator[Callable[[str, int], tuple[OnReply, OnR
     ) as bar:
 
         def follow(name: str, rounds: int) -> tuple[OnReply, OnRound]:
-            task, finished = bar.add_task(name), [0]
+            task, finished = bar.add_task(cell(name)), [0]
 
             def reply(step: str, done: int, total: int) -> None:
                 where = f" {finished[0]} of {rounds} rounds," if rounds > 1 else ""
                 bar.update(
                     task,
-                    description=f"{name}:{where} {step.strip('_').replace('_', ' ')}",
+                    description=f"{cell(name)}:{where} {step.strip('_').replace('_', ' ')}",
                     completed=done,
                     total=total,
                 )
@@ -180,17 +191,17 @@ def _gains_table(gains: Sequence[Gain], names: Sequence[str], label: str) -> Tab
             found = gain.get(key)
             shown = found and f"{percent(found['better'])} / {percent(found['worse'])}"
             cells.append(shown or MISSING)
-        table.add_row(escape(name), *cells)
+        table.add_row(cell(name), *cells)
     return table
 
 
 def _class_table(runs: Sequence[RunRecord], names: Sequence[str]) -> Table:
     table = _table("class")
     for name in names:
-        table.add_column(escape(name), justify="right", overflow="fold", min_width=5)
+        table.add_column(cell(name), justify="right", overflow="fold", min_width=5)
     accuracies = [run.summary.class_accuracy or {} for run in runs]
     for class_ in dict.fromkeys(class_ for some in accuracies for class_ in some):
-        table.add_row(escape(class_), *(percent(some.get(class_)) for some in accuracies))
+        table.add_row(cell(class_), *(percent(some.get(class_)) for some in accuracies))
     return table
 
 

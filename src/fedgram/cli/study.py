@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 
 from fedgram.cli.root import main
+from fedgram.cli.screen import cell
 from fedgram.experiments.study.curves import costs, sensitivities
 from fedgram.experiments.study.make import State, make
 from fedgram.experiments.study.settings import load, preset, presets
@@ -19,7 +20,7 @@ from fedgram.experiments.study.summary import Summary
 from fedgram.report.charts.axes import wide
 from fedgram.report.charts.curves import curves, sensitivity
 from fedgram.runtime import files
-from fedgram.runtime.text import duration
+from fedgram.runtime.text import duration, escaped
 
 
 @main.command("study")
@@ -110,8 +111,10 @@ def _progress() -> Iterator[Callable[[State], None]]:
         def show(state: State) -> None:
             left = "" if state.left is None else f", {duration(state.left)} left"
             now = state.running[0] if state.running else ""
-            bar.update(task, completed=state.done, total=state.total, left=left, description=now)
+            bar.update(
+                task, completed=state.done, total=state.total, left=left, description=cell(now)
+            )
             if state.message:
-                console.print(state.message, markup=False, highlight=False, soft_wrap=True)
+                console.print(escaped(state.message), markup=False, highlight=False, soft_wrap=True)
 
         yield show

@@ -12,8 +12,9 @@ import functools
 import hashlib
 import importlib
 import json
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,12 +27,18 @@ from safetensors.numpy import save as _pack
 from fedgram.core.wire_types import WIRE_TYPES
 from fedgram.errors import DataError, FedgramError, UnknownTypeError
 from fedgram.runtime import files
+from fedgram.runtime.parse import require_unicode
 
 FORMAT = 1
 _KEY = "fedgram"
+_SHOWN = 300  # characters of foreign content in an error
+_WRITTEN = "written"  # key of the text of the header itself
 _CARRIED, _COUNTED = "carried", "counted_as"  # keys of the metadata of fields
 # Errors that parsing damaged or foreign content may raise.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+_DAMAGE = (
+    *(ValueError, LookupError, TypeError, AttributeError, RecursionError),
+    *(ArithmeticError, MemoryError),
+)
 _PLAIN = (bool, int, float, str, np.generic)  # a tuple: a union would be made at every call
 _SEQUENCES = (list, tuple)
 _WIDTHS = {width: np.iinfo(width) for width in (np.int8, np.int16, np.int32)}
@@ -44,7 +51,10 @@ _NARROWER = frozenset(np.dtype(width).name for width in _WIDTHS)
 # Limits of what is decoded, far above what fedgram writes. With each array used once, a message
 # takes at most eight times its bytes for arrays (int8 that is read as int64).
 MOST_DEPTH = 64
-MOST_TEXT = 16 << 20  # bytes of the skeleton, which Python objects of about ten times the size hold
+MOST_TEXT = 16 << 20  # bytes of the header with the skeleton
+MOST_ITEMS = 1 << 19  # commas and brackets of the header: each value and each array has some
+MOST_NAME = 1 << 10  # characters of a key
+MOST_EMPTY = 1 << 32  # product of the other lengths of an array without entries
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -170,10 +180,15 @@ def _registered(kind: type) -> _WireType:
 
 
 def encode(value: Any) -> bytes:
-    """Return `value` as bytes; equal values give equal bytes."""
+    """Return `value` as bytes; equal values give equal bytes. What `decode` refuses is refused."""
     skeleton, arrays = _flatten(value)
     narrow = {name: _narrowed(array) for name, array in arrays.items()}
-    return _packed(skeleton, narrow, _hash(skeleton, narrow))
+    data = _packed(skeleton, narrow, _hash(skeleton, narrow))
+    try:
+        _require_small(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    except ValueError as error:
+        raise DataError(f"this cannot be sent or saved: {error}; make it smaller") from error
+    return data
 
 
 def size(value: Any) -> int:
@@ -259,6 +274,8 @@ def decode(data: bytes, *, origin: str = "message") -> Any:
         arrays = dict(sorted(_unpack(data).items(), key=_number))
         if header["sha256"] != _hash(header["value"], arrays):
             raise ValueError("wrong checksum")
+        if header[_WRITTEN] != _about(header["value"], header["sha256"]):
+            raise ValueError("not written as fedgram writes it, or with a key twice")
         unused = dict(arrays)  # each array is used once, so that decoding costs what bytes cost
         value = _rebuild(header["value"], unused, MOST_DEPTH)
         if unused:
@@ -268,7 +285,8 @@ def decode(data: bytes, *, origin: str = "message") -> Any:
         raise UnknownTypeError(f"{origin}: {error}") from error
     except (SafetensorError, FedgramError, *_DAMAGE) as error:
         raise DataError(
-            f"{origin}: damaged or foreign content ({error}); create or copy the file again"
+            f"{origin}: damaged or foreign content ({str(error)[:_SHOWN]}); create or copy the "
+            "file again"
         ) from error
 
 
@@ -345,6 +363,8 @@ def _walk_named(
     for key in values:
         if not isinstance(key, str):
             raise TypeError(f"expected a str as key, got {key!r}")
+        if len(key) > MOST_NAME:
+            raise DataError(f"a key of {len(key)} characters: use at most {MOST_NAME}")
     return {key: _walk(values[key], f"{path}.{key}".strip("."), arrays) for key in sorted(values)}
 
 
@@ -361,8 +381,23 @@ def _rebuild(skeleton: Any, unused: dict[str, NDArray[Any]], depth: int) -> Any:
         return _widened(unused.pop(skeleton["name"]), skeleton["dtype"])
     if kind == "tuple":
         return tuple(_rebuild(item, unused, depth - 1) for item in skeleton["items"])
+    _require_short(skeleton["items"])
     items = {name: _rebuild(item, unused, depth - 1) for name, item in skeleton["items"].items()}
     return items if kind == "dict" else build(kind, items)
+
+
+def _require_short(names: Iterable[str]) -> None:
+    for name in names:
+        if len(name) > MOST_NAME:
+            raise ValueError(f"a key of {len(name)} characters, expected at most {MOST_NAME}")
+
+
+def _require_small(header: bytes) -> None:
+    """Raise ValueError for a header with more values than are read; none of them is made."""
+    if len(header) > MOST_TEXT:
+        raise ValueError(f"more than {MOST_TEXT} bytes of texts and names")
+    if sum(map(header.count, (b",", b"[", b"{"))) > MOST_ITEMS:
+        raise ValueError(f"more than {MOST_ITEMS} values")
 
 
 def _widened(array: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -371,23 +406,27 @@ def _widened(array: NDArray[Any], dtype: str) -> NDArray[Any]:
     same = stored == dtype or (dtype == "int64" and stored in _NARROWER)
     if not same or dtype not in _DTYPES:
         raise ValueError(f"an array of {stored} for one of {str(dtype)[:20]!r}")
+    if not array.size and math.prod(max(length, 1) for length in array.shape) > MOST_EMPTY:
+        raise ValueError(f"an array of shape {array.shape} without entries")
     return array.astype(dtype, copy=False)
 
 
 def _header(data: bytes, origin: str) -> dict[str, Any]:
     """Return fedgram's JSON header, read from the safetensors header at the start of `data`."""
     try:
-        size = int.from_bytes(data[:8], "little")
-        if size > MOST_TEXT:
-            raise ValueError("the header is too long")
-        header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
+        text = data[8 : 8 + int.from_bytes(data[:8], "little")]
+        _require_small(text)
+        about = json.loads(text)["__metadata__"][_KEY]
+        header = json.loads(about)
+        if "\\ud" in about:
+            require_unicode(header)
+        if not isinstance(header, dict):
+            raise ValueError("not a table")
     except _DAMAGE as error:
         raise DataError(
             f"{origin}: not a fedgram file, or truncated; create the file again"
         ) from error
-    if not isinstance(header, dict):
-        raise DataError(f"{origin}: not a fedgram file; create the file again")
-    return header
+    return {**header, _WRITTEN: about}
 
 
 def _hash(skeleton: Any, arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -74,11 +74,15 @@ class Dataset:
                 )
         for label in ("scale", "offset"):
             array = getattr(self, label)
+            if array is not None and array.dtype.kind not in "iuf":
+                raise DataError(f"{self.name}: {label}: expected numbers, got {array.dtype}")
             if array is not None and array.shape not in ((), (1,), (self.x.shape[1],)):
                 raise DataError(
                     f"{self.name}: {label} has shape {array.shape} but x has {self.x.shape[1]} "
                     "features; give one number per feature, or one for all"
                 )
+        if self.split is not None and self.split.dtype.kind not in "iufb":
+            raise DataError(f"{self.name}: split: expected numbers, got {self.split.dtype}")
         if self.split is not None and not np.isin(self.split, (TRAIN, VALID, TEST)).all():
             raise DataError(f"{self.name}: split: expected 0 (train), 1 (valid) or 2 (test)")
         wrong = np.flatnonzero((self.y < 0) | (self.y >= len(self.classes)))

@@ -14,6 +14,7 @@ from fedgram.data.archives import cifar_folder, idx_folder
 from fedgram.data.sources import read_arrays, to_dataset
 from fedgram.data.tabular.reader import SPLIT, SPLITS, Table, is_table, read_table
 from fedgram.errors import DataError
+from fedgram.runtime.text import normalized
 
 ItemKind = Literal["images", "texts", "vectors"]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
@@ -157,14 +158,15 @@ def _folder(root: Path) -> Items:
     files = sorted(p for p in root.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     if not files:
         raise DataError(f"{root}: no images; expected a folder of images for each class")
-    folders = [path.relative_to(root).parts[:-1] for path in files]
+    folders = [tuple(map(normalized, path.relative_to(root).parts[:-1])) for path in files]
     depths = {len(names) for names in folders}
     if len(depths) != 1 or not depths <= {1, 2}:
         raise DataError(
             f"{root}: expected all images at class/image, client/class/image or train/class/image"
         )
     classes = sorted({names[-1] for names in folders})
-    codes = np.array([classes.index(names[-1]) for names in folders], np.int64)
+    numbers = {name: code for code, name in enumerate(classes)}
+    codes = np.array([numbers[names[-1]] for names in folders], np.int64)
     above = [names[0] for names in folders] if depths == {2} else []
     splits = bool(above) and set(above) <= set(SPLITS)
     return Items(
@@ -179,8 +181,9 @@ def _folder(root: Path) -> Items:
 
 
 def _table(table: Table, columns: Columns) -> Items:
-    labels = table.words(columns.label)
+    labels = [normalized(label) for label in table.words(columns.label)]
     classes = sorted(set(labels))
+    numbers = {name: code for code, name in enumerate(classes)}
     if columns.text is not None:
         kind: ItemKind = "texts"
         entries: Any = table.words(columns.text)
@@ -189,7 +192,7 @@ def _table(table: Table, columns: Columns) -> Items:
     return Items(
         kind=kind,
         entries=entries,
-        y=np.array([classes.index(label) for label in labels], np.int64),
+        y=np.array([numbers[label] for label in labels], np.int64),
         classes=tuple(classes),
         client=table.names(columns.client),
         domain=table.names(columns.domain),

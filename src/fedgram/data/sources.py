@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
+import zipfile
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -18,8 +20,9 @@ from fedgram.core.samples import Array, Integers
 from fedgram.data import synthetic
 from fedgram.data.archives import cifar_folder, idx_folder
 from fedgram.data.dataset import Dataset, Vectors
-from fedgram.errors import DataError
-from fedgram.runtime import files
+from fedgram.errors import DataError, MemoryLimitError
+from fedgram.runtime import files, memory
+from fedgram.runtime.text import clean_name
 
 DATA_VARIABLE = "FEDGRAM_DATA"
 _DATASET_ARRAYS = (
@@ -120,14 +123,38 @@ def _read_folder(path: Path) -> dict[str, Array]:
 
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in _ARRAYS if name in archive.files}
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            there = {entry.filename: entry for entry in archive.infolist()}
+            entries = {name: there[f"{name}.npy"] for name in _ARRAYS if f"{name}.npy" in there}
+            whole = sum(entry.file_size for entry in entries.values())
+            memory.require(whole, str(path), "use fewer samples")
+            return {name: _array(archive, entry) for name, entry in entries.items()}
+    except MemoryLimitError:
+        raise
     except Exception as error:  # zip and numpy raise many types for damaged files
         # NumPy would advise to unpickle, which runs code of the file.
         reason = "it contains pickled objects" if "pickle" in str(error) else str(error)
         raise DataError(
             f"{path}: cannot be read as an .npz of plain arrays ({reason}); create the file again"
         ) from error
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Array:
+    """Read one array, after a check that the archive has the bytes that its header declares."""
+    with archive.open(entry) as file:
+        major, _ = np.lib.format.read_magic(file)
+        readers = {
+            1: np.lib.format.read_array_header_1_0,
+            2: np.lib.format.read_array_header_2_0,
+        }
+        shape, columns_first, kind = readers[major](file)
+        if kind.hasobject:
+            raise ValueError("pickled objects")
+        count = math.prod(shape)
+        if min(shape, default=0) < 0 or count * kind.itemsize != entry.file_size - file.tell():
+            raise ValueError(f"{entry.filename}: expected an array of shape {shape}")
+        flat = np.frombuffer(bytearray(file.read()), kind, count) if count else np.empty(0, kind)
+        return flat.reshape(shape, order="F" if columns_first else "C")
 
 
 def _read_safetensors(path: Path) -> dict[str, Array]:
@@ -174,18 +201,21 @@ def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
     if missing:
         raise DataError(f"{name}: array {missing[0]!r} is missing; expected x (n, d) and y (n)")
     codes = _codes(arrays["y"], name)
-    given = _text(arrays.get("classes"))
+    given = _text(arrays.get("classes"), name)
     if given is not None and given.ndim != 1:
         raise DataError(f"{name}: classes: expected a list of names, got shape {given.shape}")
-    classes = [str(c) for c in given] if given is not None else _numbered(codes, name)
+    if given is None:
+        classes = _numbered(codes, name)
+    else:
+        classes = [clean_name(str(label), f"{name}: class") for label in given]
     return Dataset(
         x=arrays["x"],
         y=codes,
         classes=tuple(classes),
         scale=arrays.get("scale"),
         offset=arrays.get("offset"),
-        client=_text(arrays.get("client")),
-        domain=_text(arrays.get("domain")),
+        client=_names(arrays.get("client"), f"{name}: client"),
+        domain=_names(arrays.get("domain"), f"{name}: domain"),
         split=arrays.get("split"),
         backbone=_word(arrays.get("backbone"), name),
         grid=_grid(arrays.get("grid"), name),
@@ -203,23 +233,40 @@ def _grid(array: Array | None, name: str) -> tuple[int, float] | None:
 
 
 def _word(array: Array | None, name: str) -> str:
-    array = _text(array)
+    array = _text(array, name)
     if array is not None and array.size != 1:
         raise DataError(f"{name}: backbone: expected one text, got {array.size}")
     return "" if array is None else str(array.reshape(-1)[0])
 
 
-def _text(array: Array | None) -> Array | None:
+def _text(array: Array | None, name: str) -> Array | None:
     """Return an array of bytes as an array of str; other arrays stay unchanged."""
     if array is not None and array.dtype.kind == "S":
-        return np.char.decode(array, "utf-8")
+        try:
+            return np.char.decode(array, "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{name}: a text is not UTF-8 ({error}); create the file again"
+            ) from error
     return array
 
 
+def _names(array: Array | None, what: str) -> Array | None:
+    """Return names of clients or domains, normalized; numbers stay unchanged."""
+    array = _text(array, what)
+    if array is None or array.dtype.kind != "U":
+        return array
+    given, places = np.unique(array.reshape(-1), return_inverse=True)
+    clean = np.array([clean_name(str(one), what) for one in given], np.str_)
+    return array if np.array_equal(given, clean) else clean[places].reshape(array.shape)
+
+
 def _codes(y: Array, name: str) -> Integers:
+    if y.ndim != 1:
+        raise DataError(f"{name}: y: expected a class code for each sample, got shape {y.shape}")
     if not np.issubdtype(y.dtype, np.integer):
         floats = np.issubdtype(y.dtype, np.floating)
-        whole = floats and np.isfinite(y).all() and np.array_equal(y, np.rint(y))
+        whole = floats and bool((np.abs(y) < 2**53).all()) and np.array_equal(y, np.rint(y))
         if not whole:
             raise DataError(
                 f"{name}: y: expected integer class codes from 0, got {y.dtype} values "

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from fedgram.errors import DataError
 from fedgram.experiments.record import NOTES, read_object
 from fedgram.runtime import files
 
@@ -53,8 +54,10 @@ class RunState:
         passes = sorted(path for path in (folder / "runs").glob("[0-9]*") if path.is_dir())
         if passes and (passes[-1] / "course.json").is_file():
             state = read_object(passes[-1] / "course.json")
-            if state["plan"] == plan and not state["finished"]:
-                kept = {key: state[key] for key in ("runs", "parties")}
+            if state.get("plan") == plan and not state.get("finished"):
+                kept = {key: _names(passes[-1], state, key) for key in ("runs", "parties")}
+                if not kept["runs"].keys() >= set(methods):
+                    raise _damaged(passes[-1], "a run is missing")
                 return cls(folder=passes[-1], plan=plan, **kept)
         number = int(passes[-1].name) + 1 if passes else 1
         runs = {name: secrets.token_hex(16) for name in methods}
@@ -128,3 +131,16 @@ def _erase(log: Path) -> None:
         if path.is_file():
             files.erase(path)
     shutil.rmtree(log, ignore_errors=True)
+
+
+def _names(folder: Path, state: dict[str, Any], key: str) -> dict[str, str]:
+    found = state.get(key)
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise _damaged(folder, f"{key}: expected texts by method")
+    return found
+
+
+def _damaged(folder: Path, reason: str) -> DataError:
+    return DataError(
+        f"{folder / 'course.json'}: damaged ({reason}); remove {folder}, and the methods run again"
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import os
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedgram.experiments.config import Config, Data
 from fedgram.experiments.record import read_object
 from fedgram.features.grid import Grid
 from fedgram.runtime.settings import build, propose
+from fedgram.runtime.text import clean_name
 
 NODES = "nodes.json"  # which node is which site, by their registered keys
 
@@ -114,7 +116,10 @@ def read_federation(path: Path) -> tuple[Config, FederationRules]:
                 "fedgram"
             )
     federation: FederationRules = build(FederationRules, table, "federation")
-    return config, federation
+    sites = dict.fromkeys(
+        _site_name(name, f"{path}: federation.sites") for name in federation.sites
+    )
+    return config, replace(federation, sites=tuple(sites))
 
 
 def read_site(path: Path) -> SiteSettings:
@@ -145,7 +150,7 @@ def read_site(path: Path) -> SiteSettings:
     if isinstance(data.get("source"), str):
         data["source"] = found(data["source"], folder)
     return SiteSettings(
-        name=name,
+        name=_site_name(name, f"{path}: name"),
         folder=folder,
         data=build(Data, data, "data"),
         share=share,
@@ -155,13 +160,23 @@ def read_site(path: Path) -> SiteSettings:
     )
 
 
+def _site_name(name: str, where: str) -> str:
+    try:
+        return clean_name(name, where)
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+
+
 def registered(folder: Path) -> dict[str, int]:
     """Return the node of each site's key; empty where sites have no keys."""
     path = folder / NODES
     if not path.is_file():
         return {}
     try:
-        return {name: int(entry["node"]) for name, entry in read_object(path).items()}
+        found = {name: entry["node"] for name, entry in read_object(path).items()}
+        if not all(type(node) is int for node in found.values()):
+            raise TypeError("a node is not an integer")
+        return found
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{path}: not a list of registered sites ({error}); delete it and the server's "
@@ -172,7 +187,7 @@ def registered(folder: Path) -> dict[str, int]:
 def found(source: str, folder: Path) -> str:
     """Return a source; a path relative to the folder becomes one that can be opened from here."""
     path = folder / source
-    return str(path) if path.exists() else source
+    return str(path) if os.path.exists(path) else source  # never raises, also for invalid names
 
 
 def plain_grid(grid: Grid) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -25,6 +26,11 @@ from fedgram.runtime import files
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 # Programs on the server's own machine connect by these names.
 HERE = ("localhost", "127.0.0.1", "::1")
+# What `cryptography` raises for files that are damaged, or of another kind.
+_UNREADABLE = (
+    *(ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion),
+    *(x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType),
+)
 _SKEW = timedelta(hours=1)  # for sites whose clocks are behind
 
 
@@ -62,19 +68,18 @@ class Authority:
         try:
             certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
             key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+            public = certificate.public_key()  # not read before it is needed
         except OSError as error:
             raise ConfigError(
                 f"{error.filename}: cannot be read ({error.strerror}); restore the "
                 "authority's files, or make a new authority with --authority"
             ) from error
-        except (ValueError, TypeError) as error:
+        except _UNREADABLE as error:
             raise DataError(
                 f"{folder}: not an authority's certificate and key ({error}); restore them, or "
                 "make a new authority with --authority"
             ) from error
-        if not isinstance(key, ec.EllipticCurvePrivateKey) or (
-            key.public_key() != certificate.public_key()
-        ):
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or (key.public_key() != public):
             raise DataError(f"{folder}: ca.key is not the key of ca.crt; restore the right one")
         return cls(certificate=certificate, key=key)
 
@@ -170,7 +175,7 @@ class CertificateInfo:
             raise DataError(
                 f"{path}: cannot be read ({error.strerror}); run 'fedgram federation keys'"
             ) from error
-        except (ValueError, x509.ExtensionNotFound) as error:
+        except _UNREADABLE as error:
             raise DataError(f"{path}: not a server's certificate ({error}); use --renew") from error
         hosts = tuple(str(name.value) for name in names.value)
         return cls(hosts=hosts, until=certificate.not_valid_after_utc)

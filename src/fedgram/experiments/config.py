@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -25,6 +24,8 @@ from fedgram.federation.method import (
     parameters,
 )
 from fedgram.federation.scoring import Metrics
+from fedgram.runtime.files import read_text
+from fedgram.runtime.parse import MOST_TOML, toml_table
 from fedgram.runtime.settings import build, propose
 
 VERSION = 1
@@ -239,10 +240,10 @@ def load(path: Path | None, overrides: Iterable[str] = (), methods: Iterable[str
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return toml_table(read_text(path, most=MOST_TOML))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML ({error}); the README has an example") from error
 
 
@@ -263,8 +264,8 @@ def override(settings: dict[str, Any], text: str) -> None:
 def _value(text: str) -> Any:
     """Return a TOML value; any other text is a string, so that quotes may be left out."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return toml_table(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 

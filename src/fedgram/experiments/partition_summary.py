@@ -163,8 +163,11 @@ def _listed(client: ClientCounts) -> dict[Part, list[int]]:
 
 
 def _client(entry: Mapping[str, Any], classes: int) -> ClientCounts:
-    parts = {part: tuple(int(n) for n in entry[part]) for part in ("train", "valid", "test")}
-    if any(len(counts) != classes or min(counts, default=0) < 0 for counts in parts.values()):
+    parts = {part: tuple(entry[part]) for part in ("train", "valid", "test")}
+    counts = [count for part in parts.values() for count in part]
+    if not all(type(count) is int and 0 <= count < 2**53 for count in counts):
+        raise TypeError(f"client {entry['client']} has a count that is not an integer >= 0")
+    if any(len(counts) != classes for counts in parts.values()):
         raise ValueError(f"client {entry['client']} has counts of other than {classes} classes")
     return ClientCounts(client=str(entry["client"]), holdout=bool(entry["holdout"]), **parts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fedgram.errors import DataError
 from fedgram.experiments.partition_summary import PartitionSummary
@@ -26,8 +26,11 @@ from fedgram.experiments.run_record import (
     RoundCollector,
     RunRecord,
     ScoreSummary,
+    real,
+    table,
+    whole,
 )
-from fedgram.federation.protocol import Exchange
+from fedgram.federation.protocol import Exchange, Phase
 
 # What format 1 called files and keys, and what they are called now.
 OLD_FILE = "asks.jsonl"
@@ -69,7 +72,7 @@ def _below(folder: Path) -> list[Path]:
 def _readable(folder: Path, *, clients: bool) -> RunRecord:
     try:
         return _run(folder, clients=clients)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise DataError(
             f"{folder}: not a record of a run, or damaged ({error}); run again into another folder"
         ) from error
@@ -88,7 +91,7 @@ def _run(folder: Path, *, clients: bool) -> RunRecord:
         warnings.warn(_OLD, FutureWarning, stacklevel=2)
     scored = RoundCollector()
     for line in read_lines(folder / SCORES):
-        who, round_ = line["set"], int(line["round"])
+        who, round_ = str(line["set"]), whole(line["round"])
         if "summary" in line:
             summary = _renamed_summary(line["summary"]) if old else line["summary"]
             scored.add_summary(who, round_, ScoreSummary.from_dict(summary))
@@ -107,7 +110,7 @@ def _run(folder: Path, *, clients: bool) -> RunRecord:
         versions=_table(about, "versions"),
         rounds=rounds,
         holdout=holdout[-1] if holdout else None,
-        exchanges=tuple(Exchange(**line) for line in exchanges),
+        exchanges=tuple(map(_exchange, exchanges)),
         partition=PartitionSummary.read(read_object(partition)) if partition.is_file() else None,
     )
 
@@ -140,11 +143,39 @@ def _renamed(table: Plain, names: Mapping[str, str]) -> dict[str, Any]:
     return {names.get(key, key): value for key, value in table.items()}
 
 
+def _exchange(line: Plain) -> Exchange:
+    numbers = {key: whole(line[key]) for key in ("clients", "bytes_up", "bytes_down")}
+    if line["phase"] not in get_args(Phase):
+        raise ValueError(f"an exchange of phase {str(line['phase'])[:100]!r}")
+    return Exchange(
+        step=str(line["step"]),
+        phase=line["phase"],
+        seconds=real(line["seconds"]),
+        flops=whole(line.get("flops", 0)),
+        **numbers,
+    )
+
+
 def _table(about: Plain, name: str) -> Plain:
-    found = about.get(name, {})
-    if not isinstance(found, Mapping):
-        raise TypeError(f"{name}: expected a table, got {type(found).__name__}")
+    """Return the settings of this name, which are those of a TOML file."""
+    found = table(about.get(name, {}))
+    for part in ("data", "engine"):
+        seed = table(found.get(part, {})).get("seed")
+        if isinstance(seed, Mapping | list):
+            raise TypeError(f"{part}.seed: expected a number")
+    _require_settings(found)
     return found
+
+
+def _require_settings(value: Any) -> None:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            _require_settings(item)
+    elif isinstance(value, list):
+        if None in value:
+            raise TypeError("a list of settings with null")
+        for item in value:
+            _require_settings(item)
 
 
 def _name(value: Any) -> str:

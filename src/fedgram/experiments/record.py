@@ -40,6 +40,7 @@ from fedgram.federation.protocol import Exchange
 from fedgram.federation.shared import Published
 from fedgram.runtime import files
 from fedgram.runtime.files import cannot_write
+from fedgram.runtime.parse import json_object
 from fedgram.runtime.threads import THREADS
 
 FORMAT = 2
@@ -159,19 +160,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return files.read_text(path)
+    except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); give another folder") from error
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
-        content = json.loads(text)
+        return json_object(text)
     except ValueError as error:
-        raise DataError(f"{path}: not a record of a run ({error}); run again") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: not a record of a run; run again into another folder")
-    return content
+        raise DataError(
+            f"{path}: not a record of a run ({error}); run again into another folder"
+        ) from error
 
 
 def versions() -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from fedgram.errors import ConfigError
 from fedgram.experiments.partition_summary import PartitionSummary
@@ -15,7 +15,40 @@ from fedgram.federation.protocol import Exchange
 Plain = Mapping[str, Any]
 DataFrame = Any  # of pandas, which need not be installed
 MEMBERS, HOLDOUT = "members", "holdout"
+_MOST = 1e30  # of a count or number in a record
+Read = TypeVar("Read")
 _FRAME_TABLES = ("data", "grid", "engine", "metrics", "scoring")
+
+
+def whole(value: Any) -> int:
+    """Return a recorded count; raise TypeError for another value."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise TypeError(f"expected a count, got {str(value)[:100]}")
+    return value
+
+
+def real(value: Any) -> float:
+    """Return a recorded number; raise TypeError for another value."""
+    if type(value) not in (int, float) or not abs(value) < _MOST:
+        raise TypeError(f"expected a number, got {str(value)[:100]}")
+    return float(value)
+
+
+def table(value: Any) -> Plain:
+    """Return a recorded table; raise TypeError for another value."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"expected a table, got {type(value).__name__}")
+    return value
+
+
+def _shares(value: Any) -> dict[str, float | None]:
+    return {str(name): _optional(real, share) for name, share in table(value).items()}
+
+
+def _optional(read: Callable[[Any], Read], value: Any) -> Read | None:
+    return None if value is None else read(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,12 +73,12 @@ class ClientScore:
         """Return the score of a recorded line."""
         return cls(
             client=str(plain["client"]),
-            samples=int(plain["samples"]),
-            correct=int(plain["correct"]),
-            seconds=float(plain.get("seconds", 0.0)),
+            samples=whole(plain["samples"]),
+            correct=whole(plain["correct"]),
+            seconds=real(plain.get("seconds", 0.0)),
             model_digest=str(plain.get("model_digest", "")),
-            valid_samples=int(plain.get("valid_samples", 0)),
-            valid_correct=int(plain.get("valid_correct", 0)),
+            valid_samples=whole(plain.get("valid_samples", 0)),
+            valid_correct=whole(plain.get("valid_correct", 0)),
         )
 
 
@@ -74,10 +107,10 @@ class TunedSettings:
     def from_dict(cls, plain: Plain) -> TunedSettings:
         """Return the settings that `Tuned.to_dict` gave."""
         return cls(
-            settings=plain["settings"],
+            settings=table(plain["settings"]),
             description=str(plain["description"]),
-            left_out_accuracy={str(k): float(v) for k, v in plain["left_out_accuracy"].items()},
-            notes=plain.get("notes") or {},
+            left_out_accuracy={str(k): real(v) for k, v in plain["left_out_accuracy"].items()},
+            notes=table(plain.get("notes") or {}),
         )
 
 
@@ -104,14 +137,14 @@ class RateSearchRecord:
         """Return the search that `RateSearch.to_dict` gave."""
         pilots = [
             PilotRecord(
-                rate=float(pilot["rate"]),
+                rate=real(pilot["rate"]),
                 outcome=str(pilot["outcome"]),
-                losses=tuple(pilot.get("losses", ())),
-                error=pilot.get("error"),
+                losses=tuple(float(loss) for loss in pilot.get("losses", ())),
+                error=None if pilot.get("error") is None else float(pilot["error"]),
             )
             for pilot in plain["pilots"]
         ]
-        return cls(rate=float(plain["rate"]), reason=str(plain["reason"]), pilots=tuple(pilots))
+        return cls(rate=real(plain["rate"]), reason=str(plain["reason"]), pilots=tuple(pilots))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,17 +224,17 @@ class ScoreSummary:
         plain["accuracy"]["client_mean"]  # a summary of another program fails here
         bytes_, tuned, search = (plain.get(key) for key in ("bytes", "tuned", "rate_search"))
         return cls(
-            accuracy=dict(plain["accuracy"]),
-            clients=int(plain["clients"]),
-            untested_clients=int(plain.get("untested_clients", 0)),
-            valid=plain.get("valid"),
-            auroc=plain.get("auroc"),
-            class_accuracy=plain.get("class_accuracy"),
-            seconds=plain.get("seconds"),
-            flops=plain.get("flops"),
-            bytes={way: int(bytes_[way]) for way in ("up", "down")} if bytes_ else None,
-            shared_digest=plain.get("shared_digest"),
-            model_digest=plain.get("model_digest"),
+            accuracy=_shares(plain["accuracy"]),
+            clients=whole(plain["clients"]),
+            untested_clients=whole(plain.get("untested_clients", 0)),
+            valid=_optional(real, plain.get("valid")),
+            auroc=_optional(real, plain.get("auroc")),
+            class_accuracy=_optional(_shares, plain.get("class_accuracy")),
+            seconds=_optional(real, plain.get("seconds")),
+            flops=_optional(whole, plain.get("flops")),
+            bytes={way: whole(bytes_[way]) for way in ("up", "down")} if bytes_ else None,
+            shared_digest=_optional(str, plain.get("shared_digest")),
+            model_digest=_optional(str, plain.get("model_digest")),
             tuned=TunedSettings.from_dict(tuned) if tuned else None,
             rate_search=RateSearchRecord.from_dict(search) if search else None,
         )

@@ -35,8 +35,11 @@ class Known:
         if not {"x", "digest", *origin} <= arrays.keys():
             return cls()
         x, digests = arrays["x"], arrays["digest"]
-        same = all(np.array_equal(arrays[name], array) for name, array in origin.items())
-        if not same or digests.shape != (len(x), DIGEST_BYTES):
+        same = all(
+            arrays[name].dtype.kind == array.dtype.kind and np.array_equal(arrays[name], array)
+            for name, array in origin.items()
+        )
+        if not same or x.ndim != 2 or digests.shape != (len(x), DIGEST_BYTES):
             return cls()
         return cls(x=x, places={digest.tobytes(): place for place, digest in enumerate(digests)})
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedgram.core import codec
 from fedgram.core.statistics import Statistics
 from fedgram.errors import MismatchError
+from fedgram.runtime.text import normalized
 
 
 @codec.register("Contribution/1")
@@ -98,11 +100,11 @@ def merged_classes(
 def checked_classes(classes: Sequence[str]) -> list[str]:
     """Return the list; raise MismatchError if two names are equal except for case or spaces."""
     if len(set(classes)) < len(classes):
-        twice = next(name for name in classes if list(classes).count(name) > 1)
+        twice = Counter(classes).most_common(1)[0][0]
         raise MismatchError(f"class {twice!r} is listed twice; list every class once")
     folded: dict[str, str] = {}
     for name in classes:
-        other = folded.setdefault(name.strip().casefold(), name)
+        other = folded.setdefault(normalized(name).casefold(), name)
         if other != name:
             raise MismatchError(
                 f"classes {other!r} and {name!r} differ only in case or spaces; agree on one name"

@@ -94,7 +94,10 @@ class Ledger:
     def space(self) -> Space:
         """The space of all contributions, fixed by the first one; `NO_SPACE` before."""
         plain = self._file.get("space")
-        return Space(**{**plain, "steps": tuple(plain["steps"])}) if plain else NO_SPACE
+        try:
+            return Space(**{**plain, "steps": tuple(plain["steps"])}) if plain else NO_SPACE
+        except (TypeError, LookupError, ValueError) as error:
+            raise self._file.unusable(error) from error
 
     def history(self) -> list[Event]:
         """Return all events, oldest first."""
@@ -448,7 +451,7 @@ class Ledger:
         return total
 
     def _merged(self, parts: Iterable[Statistics]) -> Statistics:
-        return merged(parts, self._file.get("classes"))
+        return merged(parts, self._file.classes)
 
     def _agree(self, contribution: Contribution) -> None:
         """Store the space of the first contribution; raise MismatchError for any other."""

@@ -26,6 +26,7 @@ from fedgram.ledger import history
 from fedgram.ledger.contribution import Contribution
 from fedgram.ledger.history import CommitmentOpening, Entry, Event
 from fedgram.ledger.signing import HistoryKey, fingerprint
+from fedgram.runtime.parse import json_value
 
 FORMAT = 2
 _READ = (1, 2)
@@ -166,12 +167,27 @@ class LedgerFile:
         """Store a setting."""
         self._run("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, json.dumps(value)])
 
+    @property
+    def classes(self) -> list[str] | None:
+        """The fixed class list, None without one."""
+        found = self.get("classes")
+        if found is None or (isinstance(found, list) and all(type(c) is str for c in found)):
+            return found
+        raise self.unusable(TypeError("the class list is not a list of names"))
+
+    def unusable(self, error: Exception) -> LedgerError:
+        """Return the error for content that fedgram does not write."""
+        return _unusable(self.path, error)
+
     # The total.
 
     @property
     def total(self) -> Statistics:
         """The stored total."""
-        total: Statistics = self._decoded(self._run("SELECT value FROM total")[0]["value"])
+        rows = self._run("SELECT value FROM total")
+        total = self._decoded(rows[0]["value"]) if rows else None
+        if not isinstance(total, Statistics):
+            raise self.unusable(TypeError("no total"))
         return total
 
     @total.setter
@@ -209,12 +225,15 @@ class LedgerFile:
         one = "SELECT client, value, sha256 FROM contributions WHERE seq = ?"
         for number in self._run(query, [int(member), client, client]):
             (row,) = self._run(one, [number["seq"]])
-            if hashlib.sha256(row["value"]).hexdigest() != row["sha256"]:
+            value = row["value"] if isinstance(row["value"], bytes) else b""
+            if hashlib.sha256(value).hexdigest() != row["sha256"]:
                 raise LedgerError(
                     f"{self.path}: a contribution of client {row['client']} is damaged; restore "
                     "the ledger from a backup"
                 )
-            contribution: Contribution = self._decoded(row["value"])
+            contribution = self._decoded(value)
+            if not isinstance(contribution, Contribution):
+                raise self.unusable(TypeError("not a contribution"))
             yield contribution.statistics
 
     def retire(self, client: str) -> None:
@@ -453,14 +472,14 @@ class LedgerFile:
 
     def _json(self, text: str) -> Any:
         try:
-            return json.loads(text)
-        except (ValueError, TypeError) as error:
+            return json_value(text)
+        except (ValueError, TypeError, AttributeError) as error:
             raise _unusable(self.path, error) from error
 
     def _decoded(self, value: bytes) -> Any:
         try:
             return codec.decode(value, origin=str(self.path))
-        except DataError as error:
+        except (DataError, TypeError) as error:
             raise _unusable(self.path, error) from error
 
     def _create(self, classes: list[str] | None, key: Path | None) -> None:

@@ -17,6 +17,10 @@ else:
     import fcntl
 
 
+_PART = 1 << 20
+MOST_TEXT = 1 << 30  # bytes of a text that is read at once: records of runs grow with the rounds
+
+
 def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
     """Write a file in one step: readers see the old content or the new, never a part.
 
@@ -42,6 +46,17 @@ def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
     """
     with staged(path, data, private=private):
         pass
+
+
+def read_text(path: Path, *, most: int = MOST_TEXT) -> str:
+    """Return a text file; raise ValueError if it is longer than `most` bytes, or not UTF-8."""
+    content = bytearray()  # a single read would reserve `most` bytes
+    with path.open("rb") as file:
+        while part := file.read(_PART):
+            content += part
+            if len(content) > most:
+                raise ValueError(f"longer than {most} bytes")
+    return content.decode("utf-8")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 from fedgram.errors import MemoryLimitError
@@ -21,6 +22,7 @@ def require(needed: int, what: str, remedy: str) -> None:
     fedgram.errors.MemoryLimitError: ... needs 1 EB of memory, ... free; use fewer features
     """
     free = available()
+    needed = min(needed, sys.maxsize)  # a file may declare any number
     if free is not None and needed > free:
         raise MemoryLimitError(
             f"{what} needs {size(needed)} of memory, {size(free)} are free; {remedy}"

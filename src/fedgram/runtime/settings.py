@@ -10,6 +10,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from fedgram.errors import ConfigError
 
+_LONGEST = 300  # characters of a wrong value that are shown
+
 
 def build(
     kind: type[Any], settings: Mapping[str, Any], where: str, *, default: object = None
@@ -37,6 +39,9 @@ def build(
             raise ConfigError(f"{where}.{key} is not a setting; {propose(key, fields)}")
         own = _default(fields[key]) if default is None else getattr(default, key)
         values[key] = _converted(value, hints[key], f"{where}.{key}", own)
+    missing = [name for name, field in fields.items() if name not in values and _required(field)]
+    if missing and default is None:
+        raise ConfigError(f"{where}.{missing[0]} is missing; give it a value")
     return kind(**values) if default is None else dataclasses.replace(default, **values)  # type: ignore[type-var]
 
 
@@ -45,6 +50,11 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return None if field.default is dataclasses.MISSING else field.default
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    none = field.default is field.default_factory is dataclasses.MISSING
+    return none and field.init
 
 
 def propose(word: str, known: Iterable[str]) -> str:
@@ -66,7 +76,15 @@ def _converted(value: Any, hint: Any, where: str, default: Any = None) -> Any:
         elif value == option and type(value) is type(option):
             return value
     expected = " or ".join(_expected(o) for o in options if o is not type(None))
-    raise ConfigError(f"{where} = {value!r}: expected {expected}")
+    raise ConfigError(f"{where} = {_shown(value)}: expected {expected}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value as written, shortened; an integer may be too long to be written."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "an integer of more than 64 bits"
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _fitted(value: Any, kind: Any, where: str, default: Any) -> Any:
@@ -80,8 +98,16 @@ def _fitted(value: Any, kind: Any, where: str, default: Any) -> Any:
     if isinstance(value, bool) and kind is not bool:
         return None
     if kind is float and isinstance(value, int | float):
-        return float(value) if math.isfinite(value) else None
+        return _float(value)
     return value if isinstance(value, kind) else None
+
+
+def _float(value: float) -> float | None:
+    """Return a number as float, None if it is not finite or no float holds it."""
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def _listed(value: Any, hints: tuple[Any, ...], where: str) -> tuple[Any, ...] | None:

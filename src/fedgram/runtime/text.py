@@ -1,9 +1,15 @@
-"""Numbers as people read them: bytes, seconds, per cent, with prefixes of thousands."""
+"""Texts as people read them: numbers with units, names without controls, output on terminals."""
 
 from __future__ import annotations
 
+import unicodedata
+
+from fedgram.errors import DataError
+
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 MISSING = "-"
+LONGEST_NAME = 1000  # characters of the name of a site, client or class
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet may run a cell that starts like this
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -116,3 +122,97 @@ def duration(value: float) -> str:
         if whole >= scale:
             return f"{whole // scale} {unit} {whole % scale // small} {smaller}"
     return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+
+
+def normalized(name: str) -> str:
+    r"""Return a name in the form in which names are compared: NFC, without spaces at its ends.
+
+    Examples
+    --------
+    >>> normalized(" Zu\u0308rich ") == "Z\u00fcrich"
+    True
+    """
+    return unicodedata.normalize("NFC", name).strip()
+
+
+def clean_name(name: str, what: str = "name") -> str:
+    r"""Return a name as it is stored: normalized; raise DataError for a name that is not a text.
+
+    Two names that look equal are equal afterwards. Control characters, marks that reverse the
+    direction of a text, and lone surrogates are refused, as are empty and very long names.
+
+    Examples
+    --------
+    >>> clean_name(" ward 3 ")
+    'ward 3'
+    >>> clean_name("ward\x1b[2J", "client")
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.DataError: client 'ward\x1b[2J': contains a control character; use another name
+    """
+    if not isinstance(name, str):
+        raise DataError(f"{what}: expected a text, got {type(name).__name__}")
+    if len(name) > LONGEST_NAME:
+        raise DataError(f"{what} of {len(name)} characters: use at most {LONGEST_NAME}")
+    clean = normalized(name)
+    if not clean:
+        raise DataError(f"{what}: the name is empty; use another name")
+    if not clean.isprintable():
+        raise DataError(f"{what} {clean!r}: contains a control character; use another name")
+    return clean
+
+
+def escaped(text: object, *, keep: str = "") -> str:
+    r"""Return a text that a terminal shows as it is: other characters are written as escapes.
+
+    Foreign names and texts could otherwise move the cursor, clear the screen or change what a
+    line above says. The characters in `keep` stay.
+
+    Examples
+    --------
+    >>> escaped("ward\x1b[2J \u202e3")
+    'ward\\x1b[2J \\u202e3'
+    """
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else _escape(c) for c in text)
+
+
+def one_line(text: object) -> str:
+    r"""Return a text in one line, escaped.
+
+    Examples
+    --------
+    >>> one_line("no\n  samples \x07")
+    'no samples \\x07'
+    """
+    return escaped(" ".join(str(text).split()))
+
+
+def csv_cell(value: object) -> object:
+    """Return a cell of a CSV file; a text that a spreadsheet would compute gets an apostrophe.
+
+    Examples
+    --------
+    >>> [csv_cell(cell) for cell in ("=1+1", "@sum", "-3.5", -3.5, "north")]
+    ["'=1+1", "'@sum", '-3.5', -3.5, 'north']
+    """
+    if not isinstance(value, str) or not value.startswith(_FORMULA) or _is_number(value):
+        return value
+    return f"'{value}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return not text.startswith(("\t", "\r"))
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -431,8 +432,25 @@ def test_latex_is_escaped_and_marked(small):
 @given(st.text(alphabet=st.characters(codec="ascii", min_codepoint=32), max_size=20))
 def test_nothing_special_is_left_after_escaping_for_latex(text):
     escaped = writers.tex(text)
-    bare = re.sub(r"\\[&%$#_{}]|\\text[a-z]+\{\}", "", escaped)
-    assert not set(bare) & set("\\&%$#_{}~^")
+    bare = re.sub(r"\\[&%$#_{}]|\\text[a-z]+\{\}|\{[][*]\}", "", escaped)
+    assert not set(bare) & set("\\&%$#_{}~^[]*")
+
+
+def test_hostile_names_stay_names_in_every_file():
+    name = "=cmd()|`a`[b](c)"
+    settings = table(table={"methods": [{"name": name, "method": "afl"}], "seeds": 2})
+    found = summary_of(settings, {name: [outcome(0.5), outcome(0.6)]})
+    failed = replace(found, failed={run.digest: "no\x1b[2J" for run in found.runs})
+    for file in ("table.txt", "table.md", "table.tex"):
+        assert writers.WRITERS[file](failed).replace("\n", "").isprintable(), file
+    files = {file: render(found) for file, render in writers.WRITERS.items()}
+    rows = list(csv.DictReader(io.StringIO(files["table.csv"])))
+    assert {row["method"][:2] for row in rows} == {"'="}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in files["table.md"].splitlines()} == {
+        0,
+        3,
+    }
+    assert r"{[}b{]}" in files["table.tex"]
 
 
 def test_markdown_is_marked_and_its_rows_are_even(small):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,16 @@ import numpy as np
 
 from fedgram.core.samples import Array
 from fedgram.data.dataset import TEST, TRAIN, VALID
-from fedgram.errors import DataError
+from fedgram.errors import DataError, FedgramError
+from fedgram.runtime import memory
+from fedgram.runtime.parse import json_object
 from fedgram.runtime.settings import propose
 
 ROWS_AT_A_TIME = 2**14  # bounds memory: a table may have millions of rows
 SPLIT = "split"  # name of the optional column with train, valid or test
 SPLITS = {"train": TRAIN, "valid": VALID, "val": VALID, "test": TEST}
 _SPLIT_WORDS = {**SPLITS, "0": TRAIN, "1": VALID, "2": TEST}
+_CELLS, _CELLS_PER_BYTE = 10**6, 16  # of a table of JSON lines, with missing ones
 _WHOLE_UP_TO = 2**53  # smaller whole floats are written as integers: 2.0 as 2
 
 
@@ -170,7 +173,7 @@ def _csv(path: Path, rows: int) -> Iterator[Cells]:
 
 def _require_unique(header: Sequence[str], path: Path) -> None:
     if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
+        twice = Counter(header).most_common(1)[0][0]
         raise DataError(f"{path}: two columns are named {twice!r}; use a unique name for each")
 
 
@@ -188,7 +191,16 @@ def _require_length(
 
 def _jsonl(path: Path, rows: int) -> Iterator[Cells]:
     # Read twice: a key may be absent from some lines, and the columns are the keys of all lines.
-    known = list(dict.fromkeys(key for entry in _json_lines(path) for key in entry))
+    lines, known = 0, dict[str, None]()
+    for entry in _json_lines(path):
+        lines += 1
+        known.update(dict.fromkeys(entry))
+    cells = lines * len(known)
+    if cells > _CELLS + _CELLS_PER_BYTE * path.stat().st_size:  # almost all of them are missing
+        raise DataError(
+            f"{path}: {lines} lines of {len(known)} different keys, almost all of them missing; "
+            "use the same keys in every line"
+        )
     entries = _json_lines(path)
     while chunk := list(itertools.islice(entries, rows)):
         yield {key: [entry.get(key) for entry in chunk] for key in known}
@@ -199,8 +211,8 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
         with path.open(encoding="utf-8") as file:
             for line in file:
                 if line.strip():
-                    yield dict(json.loads(line))
-    except (OSError, ValueError, TypeError) as error:
+                    yield json_object(line)
+    except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as JSON lines ({error})") from error
 
 
@@ -212,9 +224,11 @@ def _parquet(path: Path, rows: int) -> Iterator[Cells]:
     try:
         with parquet.ParquetFile(path) as file:
             _require_unique(file.schema_arrow.names, path)
+            cells = file.metadata.num_rows * len(file.schema_arrow.names)
+            memory.require(8 * cells, str(path), "use fewer rows")
             for batch in file.iter_batches(rows):
                 yield batch.to_pydict()
-    except DataError:
+    except FedgramError:
         raise
     except Exception as error:
         raise DataError(f"{path}: cannot be read as Parquet ({error})") from error

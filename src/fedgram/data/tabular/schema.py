@@ -6,7 +6,6 @@ computes the same features of the same row. It contains no rows.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,6 +22,8 @@ from fedgram.data.tabular.columns import (
 )
 from fedgram.data.tabular.reader import SPLIT, Table, text
 from fedgram.errors import ConfigError
+from fedgram.runtime.files import read_text
+from fedgram.runtime.parse import MOST_TOML, toml_table
 from fedgram.runtime.settings import build, propose
 from fedgram.runtime.toml import written
 
@@ -139,8 +140,8 @@ class Schema:
     def parsed(cls, content: str) -> Schema:
         """Parse a TOML text."""
         try:
-            settings = tomllib.loads(content)
-        except tomllib.TOMLDecodeError as error:
+            settings = toml_table(content)
+        except ValueError as error:
             raise ConfigError(f"not valid TOML ({error})") from error
         version = settings.pop("version", VERSION)
         if version != VERSION:
@@ -158,10 +159,10 @@ class Schema:
     def load(cls, path: Path) -> Schema:
         """Read a schema from a file; errors name the file."""
         try:
-            return cls.parsed(path.read_text(encoding="utf-8"))
+            return cls.parsed(read_text(path, most=MOST_TOML))
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-        except (ConfigError, UnicodeDecodeError) as error:
+        except (ConfigError, ValueError) as error:
             raise ConfigError(f"{path}: {error}") from error
 
 

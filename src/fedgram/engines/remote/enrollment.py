@@ -23,6 +23,7 @@ from fedgram.engines.remote.transport import Transport
 from fedgram.errors import DataError, FederationError, FedgramError, MismatchError
 from fedgram.ledger.contribution import merged_classes
 from fedgram.ledger.ledger import COHORT
+from fedgram.runtime.text import normalized
 
 _POLL = 0.25  # seconds between two polls
 _FRESH = 2.0  # seconds for which the list of nodes is used
@@ -156,7 +157,7 @@ class Enrollment:
             raise DataError(
                 f"site name must have 1 to {_LONGEST_NAME} characters; set 'name' in site.toml"
             )
-        if not name.isprintable() or name == COHORT:
+        if not name.isprintable() or name != normalized(name) or name == COHORT:
             raise DataError(f"{name!r} is not a valid site name; set another 'name' in site.toml")
         _require_greeting(name, greeting)
         return name, greeting

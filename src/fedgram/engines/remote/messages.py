@@ -11,6 +11,7 @@ from fedgram.core.samples import NO_SPACE, Space
 from fedgram.errors import DataError, FedgramError, MismatchError
 from fedgram.federation.method import Method, create_method
 from fedgram.federation.scoring import Metrics
+from fedgram.runtime.text import one_line
 
 RequestKind = Literal["greet", "step", "score", "deliver", "keys", "shares", "masked", "reveal"]
 _LONGEST_TEXT = 300  # characters of a text from a site that are shown
@@ -184,14 +185,14 @@ def refused(refusal: Refusal) -> FedgramError:
 
 
 def shown(text: object) -> str:
-    """Return anything that a site sent as one short line of text.
+    """Return anything that a site sent as one short line of text; controls are escaped.
 
     Examples
     --------
     >>> shown(["one", 2]), len(shown("x" * 1000))
     ("['one', 2]", 303)
     """
-    line = " ".join(str(text).split())
+    line = one_line(text)
     return line if len(line) <= _LONGEST_TEXT else f"{line[:_LONGEST_TEXT]}..."
 
 

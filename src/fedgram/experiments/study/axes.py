@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedgram.experiments.partition_summary import STRENGTHS, partition_name
 from fedgram.federation.method import find_method, names, parameters
 from fedgram.runtime.settings import propose
 
+MOST_SEEDS = 10_000
 RUN_TABLES = tuple(
     field.name
     for field in fields(config.Config)
@@ -108,6 +110,8 @@ def clients(value: Any) -> tuple[int | None, ...]:
 
 def seeds(value: Any) -> tuple[int, ...]:
     """Return the seeds: a list of them, or how many."""
+    if _is_count(value) and value > MOST_SEEDS:
+        raise ConfigError(f"table.seeds = {value}: use at most {MOST_SEEDS}")
     numbers = list(range(value)) if _is_count(value) else value
     if not isinstance(numbers, list) or not numbers or not all(_is_count(n) for n in numbers):
         raise ConfigError(f"table.seeds = {value!r}: expected a number of seeds or a list of seeds")
@@ -231,9 +235,9 @@ def _brought(table: Mapping[str, Any], where: str, *more: str) -> dict[str, Any]
 
 
 def _unique(items: list[Any], where: str) -> tuple[Any, ...]:
-    found = [item.name for item in items]
-    for name in found:
-        if found.count(name) > 1:
+    counts = Counter(item.name for item in items)
+    for name in counts:
+        if counts[name] > 1:
             raise ConfigError(f"{where}: {name!r} appears twice; give each a different name")
     return tuple(items)
 

@@ -12,6 +12,7 @@ from typing import Any
 from fedgram.experiments.seeds import mean_and_std
 from fedgram.experiments.study.curves import costs, sensitivities
 from fedgram.experiments.study.summary import CellValue, Summary, Value
+from fedgram.runtime.text import csv_cell
 
 FORMAT = 1
 _COLUMNS = (
@@ -28,7 +29,7 @@ def table_csv(summary: Summary) -> str:
     writer.writeheader()
     for number in summary.numbers:
         plain = _plain(number, summary)
-        writer.writerow({key: plain[key] for key in _COLUMNS})
+        writer.writerow({key: csv_cell(plain[key]) for key in _COLUMNS})
     return out.getvalue()
 
 

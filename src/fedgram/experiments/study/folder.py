@@ -17,6 +17,7 @@ from fedgram.experiments.reader import read_runs
 from fedgram.experiments.run_record import RunRecord
 from fedgram.experiments.study.cells import CellRun
 from fedgram.runtime.files import cannot_write, locked
+from fedgram.runtime.parse import json_object
 
 PATIENCE = 3.0  # seconds; the processes of a killed table may take a moment to end
 
@@ -94,10 +95,10 @@ class Folder:
     def times(self) -> dict[str, float]:
         """Return the seconds that runs took, by digest."""
         times: dict[str, float] = {}
-        with suppress(OSError):  # nothing was run yet
+        with suppress(OSError, UnicodeDecodeError):  # nothing was run yet
             for line in (self.path / "times.jsonl").read_text(encoding="utf-8").splitlines():
                 with suppress(ValueError, KeyError, TypeError):  # cut short by a kill
-                    entry = json.loads(line)
+                    entry = json_object(line)
                     times[entry["run"]] = float(entry["seconds"])
         return times
 

@@ -83,7 +83,7 @@ def _read(content: Mapping[str, Any], where: str) -> PublishedNumbers:
     return PublishedNumbers(
         source=as_text(content.get("source"), f"{where}: source"),
         backbone=as_text(content.get("backbone"), f"{where}: backbone"),
-        measure=measure(content.get("measure", "client_mean")).name,
+        measure=measure(as_text(content.get("measure", "client_mean"), f"{where}: measure")).name,
         parameter=content.get("parameter"),
         numbers=tuple(numbers),
         remarks=tuple(as_text(remark, f"{where}: remarks") for remark in remarks),

@@ -134,7 +134,7 @@ def read(settings: Mapping[str, Any]) -> Study:
         seeds=axes.seeds(table.get("seeds", 3)),
         methods=axes.entries(table.get("methods", list(config.DEFAULT_METHODS))),
         sweeps=axes.sweeps(settings.get("sweep", [])),
-        show=tuple(measure(axes.as_text(name, "table.show")) for name in dict.fromkeys(show)),
+        show=tuple(map(measure, dict.fromkeys(axes.as_text(name, "table.show") for name in show))),
         curves=axes.words(table.get("curves", []), COST_AXES, "table.curves"),
         published=tuple(axes.as_text(name, "table.published") for name in published),
         keep_models=keep_models,

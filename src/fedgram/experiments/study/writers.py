@@ -10,6 +10,7 @@ from fedgram.experiments.study.export import table_csv, table_json
 from fedgram.experiments.study.layout import LAST, PUBLISHED, Line, Panel, notes, panels
 from fedgram.experiments.study.summary import CellValue, Summary
 from fedgram.runtime import files
+from fedgram.runtime.text import escaped, one_line
 
 WIDTH = 80
 _MARKS = {1: "**", 2: " *", None: "  "}
@@ -19,6 +20,7 @@ _TEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
+    **{c: f"{{{c}}}" for c in "[]*"},  # after the end of a row they would be its options
     "<": r"\textless{}",
     ">": r"\textgreater{}",
 }
@@ -38,7 +40,7 @@ def text(summary: Summary) -> str:
             heading = ", ".join(word for word in (panel.heading, *shared) if word)
             parts.append("\n".join([heading, "", *_block(panel, columns, len(shared))]).strip("\n"))
     parts.append("\n".join(notes(summary, best="**", second="*")))
-    return "\n\n".join(parts) + "\n"
+    return escaped("\n\n".join(parts), keep="\n") + "\n"
 
 
 def markdown(summary: Summary) -> str:
@@ -80,7 +82,7 @@ def latex(summary: Summary) -> str:
         levels = len(panel.rows[0])
         body = []
         for line in panel.lines():
-            indented = [tex(label).replace("  ", r"\quad ") for label in _labels(line)]
+            indented = [_indented(label) for label in _labels(line)]
             body.append(" & ".join([*indented, *_cells(line, marked, tex)]) + r" \\")
         title = ", ".join(word for word in (summary.table.title, panel.heading) if word)
         parts += [
@@ -117,7 +119,13 @@ def tex(text: str) -> str:
     >>> print(tex("afl_1 & 50 % ± {x}"))
     afl\_1 \& 50 \% $\pm$ \{x\}
     """
-    return "".join(_TEX.get(character, character) for character in text)
+    return "".join(_TEX.get(character, character) for character in one_line(text))
+
+
+def _indented(label: str) -> str:
+    """Return a label for LaTeX with the indentation that it has in a text."""
+    bare = label.lstrip(" ")
+    return r"\quad " * ((len(label) - len(bare)) // 2) + tex(bare)
 
 
 def _shown(number: CellValue) -> str:
@@ -129,7 +137,7 @@ def _shown(number: CellValue) -> str:
 
 
 def _cells(
-    line: Line, marked: Callable[[CellValue], str], escaped: Callable[[str], str] = str
+    line: Line, marked: Callable[[CellValue], str], written: Callable[[str], str] = str
 ) -> list[str]:
     """Return a line's cells; only means at the chosen round are marked."""
     cells = []
@@ -140,10 +148,10 @@ def _cells(
             cells.append(marked(number))
         elif line.kind == "last":
             last = number.last if number.differs else None
-            cells.append(escaped(number.measure.shown(last.mean, last.deviation)) if last else "")
+            cells.append(written(number.measure.shown(last.mean, last.deviation)) if last else "")
         else:
             known = number.published
-            cells.append("" if known is None else escaped(number.measure.shown(known)))
+            cells.append("" if known is None else written(number.measure.shown(known)))
     return cells
 
 
@@ -215,6 +223,7 @@ def _tex_heads(panel: Panel, levels: int) -> list[str]:
 
 
 def _plain_markdown(text: str) -> str:
-    for character in "\\|*_<>`[]":
+    text = one_line(text)
+    for character in "\\|*_<>`[]&~":
         text = text.replace(character, f"\\{character}")
     return text

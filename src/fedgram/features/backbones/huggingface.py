@@ -21,6 +21,7 @@ from fedgram.errors import ConfigError, DataError
 from fedgram.features.backbones.preprocessing import Fit, Picture
 from fedgram.features.backbones.registry import Backbone, missing
 from fedgram.features.backbones.weights import check, digest, read
+from fedgram.runtime.parse import json_object
 
 POOLINGS = ("cls", "mean")
 # Layers after the token vectors: unused here, and random in models that were saved without them.
@@ -88,9 +89,13 @@ def _preprocessor(name: str, config: Any) -> Picture:
 
     try:
         path = cached_file(name, "preprocessor_config.json")
-        settings = json.loads(Path(path).read_text(encoding="utf-8"))
+        settings = json_object(Path(path).read_text(encoding="utf-8"))
     except (OSError, TypeError):  # a model saved without one
         settings = {}
+    except ValueError as error:
+        raise DataError(
+            f"hf:{name}: preprocessor_config.json: not valid JSON ({error}); save the model again"
+        ) from error
     return picture(settings, config.image_size, f"hf:{name}")
 
 

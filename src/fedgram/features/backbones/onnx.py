@@ -17,6 +17,8 @@ from fedgram.core.samples import Array
 from fedgram.data.items import ItemKind
 from fedgram.errors import ConfigError, DataError
 from fedgram.features.backbones.registry import Backbone, missing
+from fedgram.runtime.files import read_text
+from fedgram.runtime.parse import json_object
 from fedgram.runtime.settings import build
 
 
@@ -67,13 +69,25 @@ def load(_source: str, rest: str) -> Backbone:
     sidecar = path.with_name(path.name + ".json")
     settings = None
     if sidecar.is_file():
-        try:
-            settings = build(
-                Preprocessing, json.loads(sidecar.read_text(encoding="utf-8")), sidecar.name
-            )
-        except ValueError as error:
-            raise DataError(f"{sidecar}: not valid JSON ({error})") from error
+        settings = _stated(sidecar)
     return Onnx(path, name=f"onnx:{path.name}", settings=settings)
+
+
+def _stated(sidecar: Path) -> Preprocessing:
+    try:
+        text = read_text(sidecar)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{sidecar}: cannot be read ({error})") from error
+    return _preprocessing(text, str(sidecar))
+
+
+def _preprocessing(text: str, where: str) -> Preprocessing:
+    try:
+        settings = json_object(text)
+    except ValueError as error:
+        raise DataError(f"{where}: not valid JSON ({error})") from error
+    stated: Preprocessing = build(Preprocessing, settings, where)
+    return stated
 
 
 class Onnx:
@@ -100,7 +114,7 @@ class Onnx:
             raise DataError(f"{path}: cannot be read as an ONNX model ({error})") from error
         metadata = self._session.get_modelmeta().custom_metadata_map.get("fedgram")
         if settings is None and metadata:
-            settings = build(Preprocessing, json.loads(metadata), "fedgram metadata")
+            settings = _preprocessing(metadata, f"{path}: fedgram metadata")
         self._settings = settings or Preprocessing()
         first = self._session.get_inputs()[0]
         self._input = first.name

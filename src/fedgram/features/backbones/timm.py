@@ -25,6 +25,7 @@ from fedgram.errors import ConfigError, DataError
 from fedgram.features.backbones.preprocessing import Fit, Picture
 from fedgram.features.backbones.registry import Backbone, missing
 from fedgram.features.backbones.weights import digest, put, read
+from fedgram.runtime.parse import json_object
 
 SAVED = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")
 _FOLDER, _HUB = "local-dir:", "hf-hub:"
@@ -93,7 +94,7 @@ def _spec(timm: Any, rest: str) -> str:
 
 def _arguments(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json_object((folder / "config.json").read_text(encoding="utf-8"))
         return dict(config.get("model_args") or {})
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise DataError(
