@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.engines.remote.collector import Deadlines
-from fedgram.engines.remote.site import SitePolicy
+from fedgram.engines.remote.policy import SitePolicy
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments import config as configuration
 from fedgram.experiments.config import Config, Data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,24 @@ def staged(path: Path, data: bytes | str, *, private: bool = False) -> Iterator[
     finally:
         if os.path.isfile(part):  # never raises, also for invalid names
             part.unlink()
+
+
+def write_folder(folder: Path) -> None:
+    """Create a folder that only its owner can enter, with its missing parents."""
+    try:
+        _make_folders(folder, 0o700)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Run the body while no other process or thread runs one with the same lock file; wait."""
+    write_folder(path.parent)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+        while not locked(file):
+            time.sleep(0.02)
+        yield  # closing the file ends the lock, as the end of this process does
 
 
 def _make_folders(folder: Path, mode: int) -> None:
