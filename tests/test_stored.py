@@ -1,7 +1,8 @@
 """Files that an earlier fedgram wrote: what is in tests/stored is never written anew.
 
 It was made before wire names were apart from class names (except new types and versions of messages
-between server and sites, which are stored beside): a value of every type, a run of every method, a ledger with contributions and a certificate, measures of a table, a table of runs.
+between server and sites, which are stored beside): a value of every type, a run of every method, a
+ledger with contributions and a certificate, measures of a table, a table of runs.
 """
 
 import json

@@ -75,6 +75,9 @@ class SiteSettings:
         Source of the features, if they must be extracted first.
     accept
         Requests that the site accepts.
+    classes
+        The classes that samples of this site may have. It reports this list, whether or not there
+        are samples of a class; if it is empty, the class list of its features.
     """
 
     name: str
@@ -84,6 +87,7 @@ class SiteSettings:
     grid: Grid = field(default_factory=Grid)
     features: Raw | None = None
     accept: SitePolicy = field(default_factory=SitePolicy)
+    classes: tuple[str, ...] = ()
 
 
 def read_federation(path: Path) -> tuple[Config, FederationRules]:
@@ -116,7 +120,7 @@ def read_site(path: Path) -> SiteSettings:
     'digits'
     """
     settings = configuration.read_toml(path)
-    known = ("version", "name", "share", "data", "grid", "features", "accept")
+    known = ("version", "name", "share", "classes", "data", "grid", "features", "accept")
     for key in settings:
         if key not in known:
             raise ConfigError(f"{path}: {key} is not a setting; {propose(key, known)}")
@@ -138,7 +142,17 @@ def read_site(path: Path) -> SiteSettings:
         grid=build(Grid, _table(settings, "grid", path), "grid"),
         features=build(Raw, raw, "features") if raw else None,
         accept=build(SitePolicy, _table(settings, "accept", path), "accept"),
+        classes=_classes(settings, path),
     )
+
+
+def _classes(settings: dict[str, Any], path: Path) -> tuple[str, ...]:
+    found = settings.get("classes", [])
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ConfigError(f"{path}: classes: expected a list of names")
+    if len(set(found)) < len(found):
+        raise ConfigError(f"{path}: classes: expected every name once")
+    return tuple(found)
 
 
 def registered(folder: Path) -> dict[str, int]:
