@@ -20,8 +20,12 @@ from fedgram.methods.afl import AFL
 CLASSES = ("no", "yes")
 
 
-def statistics(self, client, _):
-    return load_of(client) if client.id else Load()
+LIVE, DEAD = ["a model that shows the samples"], ["a model of zeros"]
+
+
+def statistics(self, client, model):
+    """Return what a client contributes: nothing, if the model is dead."""
+    return load_of(client) if client.id and model != DEAD else Load()
 
 
 @pytest.fixture
@@ -82,8 +86,8 @@ class Remote:
             post, names(count), terms(run), ReplayLog(folder / run)
         )
 
-    def sum(self, clients=None):
-        return self.engine.sum(AFL().statistics, clients=clients)
+    def sum(self, model=None, *, clients=None):
+        return self.engine.sum(AFL().statistics, model, clients=clients)
 
     @property
     def view(self):

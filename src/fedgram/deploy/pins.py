@@ -19,6 +19,10 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
 
 from fedgram.deploy.folders import SiteFolder, require_names
 from fedgram.errors import ConfigError, DataError, PrivacyError
@@ -26,6 +30,7 @@ from fedgram.experiments.record import read_object
 from fedgram.runtime import files
 
 _SIGNED = ec.ECDSA(hashes.SHA384())
+_NUMBER = 48  # bytes of each of the two numbers of a signature, with the curve P-384
 _PURPOSE = b"fedgram secure sum\n"  # the key signs for Flower and for withdrawals too
 
 
@@ -63,7 +68,8 @@ class SiteSigner:
 
     def sign(self, message: bytes) -> bytes:
         """Return this site's signature of the message."""
-        return bytes(_private_key(self._site).sign(_PURPOSE + message, _SIGNED))
+        both = decode_dss_signature(_private_key(self._site).sign(_PURPOSE + message, _SIGNED))
+        return b"".join(part.to_bytes(_NUMBER, "big") for part in both)  # always of one length
 
     def verify(self, name: str, message: bytes, signature: bytes) -> bool:
         """Whether the pinned key of a site has signed the message.
@@ -75,8 +81,11 @@ class SiteSigner:
         message, signature
             The message and its signature.
         """
+        if len(signature) != 2 * _NUMBER:
+            return False
+        both = (int.from_bytes(part, "big") for part in (signature[:_NUMBER], signature[_NUMBER:]))
         try:
-            self._key(name).verify(signature, _PURPOSE + message, _SIGNED)
+            self._key(name).verify(encode_dss_signature(*both), _PURPOSE + message, _SIGNED)
         except InvalidSignature:
             return False
         return True
@@ -112,8 +121,8 @@ def read_key(text: str) -> ec.EllipticCurvePublicKey:
         key = serialization.load_ssh_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
         raise DataError(f"not a public key of a site: {text[:60]!r} ({error})") from error
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise DataError(f"not a public key of a site: {text[:60]!r}; expected an EC key")
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp384r1":
+        raise DataError(f"not a public key of a site: {text[:60]!r}; expected one of P-384")
     return key
 
 

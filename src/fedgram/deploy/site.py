@@ -22,6 +22,7 @@ from fedgram.features.backbones.registry import DEFAULTS
 from fedgram.features.extract import Extraction
 from fedgram.federation.client import Site
 from fedgram.federation.federated_dataset import federate, gridded
+from fedgram.runtime import files
 from fedgram.secure.messages import Signer
 
 CACHE = "cache"
@@ -115,6 +116,6 @@ def _extracted(raw: Raw, settings: SiteSettings) -> Path:
     weights = settings.folder / raw.weights if raw.weights else None
     backbone = find(raw.backbone or DEFAULTS[items.kind], weights)
     out = settings.folder / CACHE / "features.npz"
-    out.parent.mkdir(parents=True, exist_ok=True)
+    files.write_folder(out.parent)
     Extraction(backbone=backbone, grid=settings.grid).run(items, out)
     return out

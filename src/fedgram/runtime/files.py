@@ -72,11 +72,21 @@ def write_folder(folder: Path) -> None:
         raise cannot_write(folder, error) from error
 
 
+def append(path: Path) -> IO[bytes]:
+    """Open a file at its end; a new one is for the owner only, and a link is not followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    return os.fdopen(os.open(path, flags, 0o600), "ab")
+
+
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Run the body while no other process or thread runs one with the same lock file; wait."""
     write_folder(path.parent)
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+    try:
+        opened = append(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    with opened as file:
         while not locked(file):
             time.sleep(0.02)
         yield  # closing the file ends the lock, as the end of this process does
@@ -89,7 +99,7 @@ def _make_folders(folder: Path, mode: int) -> None:
         folder.mkdir(mode=mode, exist_ok=True)
 
 
-def locked(file: IO[str]) -> bool:
+def locked(file: IO[str] | IO[bytes]) -> bool:
     """Lock an open file against other processes until it is closed; return whether that worked."""
     try:
         if sys.platform == "win32":  # pragma: no cover

@@ -104,6 +104,12 @@ BAD = {
         lambda v: replace(v, keys={**v.keys, "c05": "00" * 33}),
         "other clients than asked",
     ),
+    "a wrong share": (
+        "reveal",
+        lambda v: replace(v, seeds={**v.seeds, "c05": "00" * 33}),
+        "client c02: it sent a wrong share of the secret of c05",
+    ),
+    "digests of some": ("shares", lambda v: replace(v, digests={}), "digests of other shares"),
     "no secrets": ("reveal", lambda v: replace(v, seeds={}), "other clients than asked"),
 }
 

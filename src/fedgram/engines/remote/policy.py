@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -206,5 +205,5 @@ def log_refusal(folder: Path, text: str) -> None:
         path.replace(path.with_name("refusals.old.log"))
     line = text.encode("unicode_escape", "backslashreplace")
     when = datetime.now(UTC).isoformat(timespec="seconds").encode()
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+    with files.append(path) as file:
         file.write(when + b" " + line + b"\n")
