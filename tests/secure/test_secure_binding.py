@@ -75,10 +75,15 @@ def test_announcing_another_broadcast_to_the_victim_gives_shares_that_do_not_ope
         Attack(announced={VICTIM: other}).total()
 
 
-def test_with_signatures_the_victim_notices_before_it_shares_anything():
-    other = replace(COMMITMENT, broadcast=codec.digest(LIVE))
-    with pytest.raises(PrivacyError, match=r"the signature of .* asked about something else"):
-        Attack(announced={VICTIM: other}, signed=True).total()
+def test_with_signatures_clients_notice_before_they_share_anything():
+    other, own, known = replace(COMMITMENT, step="other"), Server(COMMITMENT), signers(names(5))
+    calls = dict.fromkeys(names(5), own.call)
+    calls[VICTIM] = replace(own.call, commitment=other)
+    parties = {name: Party(name, call, signer=known[name]) for name, call in calls.items()}
+    roster = own.roster([each.keys() for each in parties.values()])
+    for each in parties.values():
+        with pytest.raises(PrivacyError, match=r"the signature of .* asked about something else"):
+            each.shares(roster)
 
 
 def test_masks_of_different_broadcasts_do_not_cancel():

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
@@ -14,7 +15,7 @@ from secure_sites_support import DEAD, LIVE, Remote, loads, node, office  # noqa
 from secure_support import Load, leaks, names, plain, signers, total_of
 
 from fedgram.core import codec
-from fedgram.engines.remote.messages import Answer, Refusal, request_digest
+from fedgram.engines.remote.messages import Answer, Refusal, ScoreRequest, request_digest
 from fedgram.engines.remote.policy import AnswerRecord
 from fedgram.errors import FederationError, PrivacyError
 from fedgram.federation.shared import PerClient
@@ -120,6 +121,14 @@ def test_a_sum_or_a_score_of_parts_is_refused(tmp_path):
     assert remote.carrier.sent == []
 
 
+def test_scores_are_not_asked_for_under_the_name_of_another_step(tmp_path):
+    """Sums are recorded by the names of their steps: other names would hide how they differ."""
+    remote = Remote(tmp_path, 3)
+    scoring = ScoreRequest(part=None, round=1)
+    with pytest.raises(FederationError, match="expected scores as the step 'score'"):
+        remote.engine._masked_total("statistics", scoring, names(3), Load())
+
+
 # Signed by every site, each round in a process of its own.
 
 
@@ -186,7 +195,8 @@ def at_once(folder, requests, meet=True):
     def both_inside(self, survivors, reveal=Party.reveal):
         said = reveal(self, survivors)
         with suppress(threading.BrokenBarrierError):
-            barrier.wait(1.0)  # reached by both only if nothing keeps them apart
+            # Reached by both only if nothing keeps them apart; then one writes after the other.
+            time.sleep(0.3 * barrier.wait(1.0))
         return said
 
     def work(request):
