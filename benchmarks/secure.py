@@ -1,5 +1,7 @@
 """Secure sums: bytes and seconds of a client and the server, beside an open sum of the same.
 
+Every client signs with a key of its own, as sites do.
+
 python -m benchmarks.secure [--quick]
 """
 
@@ -12,10 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives import serialization
 
 from fedgram.core import codec
 from fedgram.core.samples import Space
 from fedgram.core.statistics import Statistics
+from fedgram.deploy.pins import KeySigner
+from fedgram.deploy.tls import node_pair
 from fedgram.secure import masks
 from fedgram.secure.party import Party
 from fedgram.secure.server import Server
@@ -69,7 +74,8 @@ class Meter:
 def sum_line(clients: int, dropped: int, width: int) -> str:
     value = statistics(width)
     meter, server = Meter(), Server()
-    parties = [Party(f"c{number:03d}", server.call) for number in range(clients)]
+    known = signers([f"c{number:03d}" for number in range(clients)])
+    parties = [Party(name, server.call, signer=signer) for name, signer in known.items()]
     at_server = 0.0
     roster = server.roster([meter.answer(party, "keys") for party in parties])
     parcels = server.parcels([meter.answer(party, "shares", roster) for party in parties])
@@ -78,6 +84,7 @@ def sum_line(clients: int, dropped: int, width: int) -> str:
         masked = meter.answer(party, "masked", value, parcels[party.name])
         at_server += timed(lambda masked=masked: server.add(masked))
     survivors = server.survivors()
+    survivors = server.survivors([meter.answer(party, "confirm", survivors) for party in stayed])
     reveals = [meter.answer(party, "reveal", survivors) for party in stayed]
     start = time.perf_counter()
     total = server.total(reveals)
@@ -91,6 +98,15 @@ def sum_line(clients: int, dropped: int, width: int) -> str:
         f"{clients:7d} {dropped:7d} {width:8d} | {opened:>18} {up:>7} {down:>8} {took:.3f} "
         f"| {at_server:.3f}"
     )
+
+
+def signers(names: list[str]) -> dict[str, KeySigner]:
+    pairs = {name: node_pair(name) for name in names}
+    public = {name: pair[1].decode() for name, pair in pairs.items()}
+    private = {
+        name: serialization.load_ssh_private_key(pair[0], None) for name, pair in pairs.items()
+    }
+    return {name: KeySigner(name, lambda name=name: private[name], public) for name in names}
 
 
 def statistics(width: int) -> Statistics:

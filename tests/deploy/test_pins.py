@@ -16,7 +16,7 @@ from fedgram.cli import main
 from fedgram.core import codec
 from fedgram.deploy.folders import Address, create, federation_digest
 from fedgram.deploy.keys import make_keys, make_pair
-from fedgram.deploy.pins import SiteSigner, fingerprint, pin, pins
+from fedgram.deploy.pins import fingerprint, pin, pins, site_signer
 from fedgram.deploy.server import run_federation
 from fedgram.deploy.settings import read_federation, read_site
 from fedgram.deploy.site import office
@@ -136,7 +136,7 @@ def test_what_is_not_a_key_is_refused(project, tmp_path, text):
 
 
 def test_a_signature_is_of_one_site_and_one_message(project):
-    signers = {site.name: SiteSigner(site) for site in project.sites}
+    signers = {site.name: site_signer(site) for site in project.sites}
     signature = signers["north"].sign(b"yes")
     assert signers["west"].verify("north", b"yes", signature)
     assert signers["north"].verify("north", b"yes", signature)

@@ -12,8 +12,9 @@ import binascii
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -47,28 +48,37 @@ class Pin:
         return fingerprint(self.key)
 
 
-class SiteSigner:
+class KeySigner:
     """Signs with a site's key, and verifies the signatures of others by pinned keys.
 
     Parameters
     ----------
-    site
-        The folder of the site.
+    name
+        Name of the site.
+    private
+        Returns its private key; called when something is signed.
+    public
+        The keys of other sites, by name, as OpenSSH writes them.
     """
 
-    def __init__(self, site: SiteFolder) -> None:
-        self._site = site
-        self._own = site.name
-        self._pins = pins(site)
+    def __init__(
+        self,
+        name: str,
+        private: Callable[[], ec.EllipticCurvePrivateKey],
+        public: Mapping[str, str],
+    ) -> None:
+        self._name = name
+        self._private = cache(private)
+        self._public = public
         self._keys: dict[str, ec.EllipticCurvePublicKey] = {}
 
     def known(self, name: str) -> bool:
         """Whether the key of a site is pinned; a site knows its own key."""
-        return name == self._own or name in self._pins
+        return name == self._name or name in self._public
 
     def sign(self, message: bytes) -> bytes:
         """Return this site's signature of the message."""
-        both = decode_dss_signature(_private_key(self._site).sign(_PURPOSE + message, _SIGNED))
+        both = decode_dss_signature(self._private().sign(_PURPOSE + message, _SIGNED))
         return b"".join(part.to_bytes(_NUMBER, "big") for part in both)  # always of one length
 
     def verify(self, name: str, message: bytes, signature: bytes) -> bool:
@@ -92,11 +102,16 @@ class SiteSigner:
 
     def _key(self, name: str) -> ec.EllipticCurvePublicKey:
         if name not in self._keys:
-            own = name == self._own
-            self._keys[name] = (
-                _private_key(self._site).public_key() if own else read_key(self._pins[name].key)
-            )
+            own = name == self._name
+            found = self._private().public_key() if own else read_key(self._public[name])
+            self._keys[name] = found
         return self._keys[name]
+
+
+def site_signer(site: SiteFolder) -> KeySigner:
+    """Return what signs for a site, with the keys that are pinned in its folder."""
+    public = {name: found.key for name, found in pins(site).items()}
+    return KeySigner(site.name, lambda: _private_key(site), public)
 
 
 def fingerprint(key: str) -> str:

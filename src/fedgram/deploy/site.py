@@ -45,10 +45,10 @@ def office(settings: SiteSettings) -> SiteEndpoint:
 def _signer(site: SiteFolder) -> Signer | None:
     """Return what signs for a site; without its package there are no secure sums anyway."""
     try:
-        from fedgram.deploy.pins import SiteSigner
+        from fedgram.deploy.pins import site_signer
     except ModuleNotFoundError:
         return None
-    return SiteSigner(site)
+    return site_signer(site)
 
 
 def simulated(config: Config, share: int, folder: Path) -> SiteEndpoint:
