@@ -1,6 +1,7 @@
 """Secure sums: bytes and seconds of a client and the server, beside an open sum of the same.
 
-Every client signs with a key of its own, as sites do.
+Every client signs with a key of its own, as sites do. Seconds are those of the processor, so that
+other programs on the machine change them little.
 
 python -m benchmarks.secure [--quick]
 """
@@ -62,9 +63,9 @@ class Meter:
     down: int = 0
 
     def answer(self, party: Party, what: str, *sent: Any) -> Any:
-        start = time.perf_counter()
+        start = time.process_time()
         message = getattr(party, what)(*sent)
-        took = time.perf_counter() - start
+        took = time.process_time() - start
         self.seconds[party.name] = self.seconds.get(party.name, 0.0) + took
         self.up += codec.size(message)
         self.down += codec.size(sent[-1]) if sent else 0
@@ -86,9 +87,9 @@ def sum_line(clients: int, dropped: int, width: int) -> str:
     survivors = server.survivors()
     survivors = server.survivors([meter.answer(party, "confirm", survivors) for party in stayed])
     reveals = [meter.answer(party, "reveal", survivors) for party in stayed]
-    start = time.perf_counter()
+    start = time.process_time()
     total = server.total(reveals)
-    at_server += time.perf_counter() - start
+    at_server += time.process_time() - start
     if total.digest() != sum([value] * len(stayed)).digest():
         raise SystemExit("the secure sum is wrong")
     took = np.mean([meter.seconds[party.name] for party in stayed])
@@ -122,9 +123,9 @@ def statistics(width: int) -> Statistics:
 
 
 def timed(work: Any) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     work()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 if __name__ == "__main__":
