@@ -63,6 +63,20 @@ def test_sites_that_pinned_each_other_sum_securely(project):
     assert done(out, "afl")["shared_digest"] == in_process(config, "afl").shared_digest
 
 
+def test_a_site_shows_what_it_has_answered(project):
+    north = project.site("north").folder
+    assert "0 answers that depend on its samples, in 0 runs; 0 secure" in (
+        command("releases", north).output
+    )
+    run(project)
+    said = command("releases", north).output
+    assert "2 answers that depend on its samples, in 1 runs; 2 secure sums revealed" in said
+    assert "x north, south, west" in said
+    found = json.loads(command("releases", north, "--json").output)
+    assert [entry["step"] for entry in found["sums"]] == ["statistics", "score"]
+    assert {tuple(entry["members"]) for entry in found["sums"]} == {SITES}
+
+
 def test_keys_made_on_one_machine_are_pinned_but_not_compared(project, tmp_path):
     for site in project.sites:
         assert set(pins(site)) == set(SITES) - {site.name}

@@ -395,14 +395,15 @@ def honest(loads, monkeypatch):  # noqa: F811
     monkeypatch.undo()
 
 
-def test_redistributed_samples_give_the_same_transcript(tmp_path, honest):
+@pytest.mark.parametrize("method", ["afl", "fedhip", "logistic"])
+def test_redistributed_samples_give_the_same_transcript(tmp_path, honest, method):
     """Fields, lengths and all numbers that are not masked, keys or digests."""
     found = []
     for alpha in (0.2, 100.0):
         data = {"clients": 4, "dirichlet": alpha, "seed": 0}
         folder = tmp_path / str(alpha)
         folder.mkdir()
-        _, _, carrier, _ = served(folder, "afl", engine={"secure": True}, data=data)
+        _, _, carrier, _ = served(folder, method, engine={"secure": True}, data=data)
         found.append(transcript(carrier))
     assert found[0] == found[1]
 

@@ -10,7 +10,7 @@ from fedgram.core import codec
 from fedgram.engines.remote.messages import Request, Round, commitment_of
 from fedgram.engines.remote.policy import AnswerRecord, SitePolicy
 from fedgram.engines.remote.site_store import SiteStore
-from fedgram.errors import DataError
+from fedgram.errors import DataError, MismatchError
 from fedgram.secure.messages import (
     Commitment,
     ProtocolError,
@@ -77,7 +77,7 @@ class SecureRounds:
         if request.kind == "masked":
             value, keep = self.step(replace(request, broadcast=round_.broadcast))
             if self.samples() != samples:
-                raise ProtocolError("the samples changed during this session; start again")
+                raise MismatchError("the samples changed during this session; start again")
         self._check_members(request, content, samples)
         answers: dict[str, Callable[[], Any]] = {
             "keys": party.keys,
