@@ -16,7 +16,15 @@ from fedgram.engines.secure_in_process import Secure
 from fedgram.federation.client import Site
 from fedgram.secure import masks, shamir
 from fedgram.secure.flatten import flatten
-from fedgram.secure.messages import Masked, Reveal, Roster, SealedShares, Shares
+from fedgram.secure.messages import (
+    Masked,
+    Reveal,
+    Roster,
+    SealedShares,
+    SessionStart,
+    Shares,
+    binding,
+)
 from fedgram.secure.party import pair_mask, self_mask
 
 WORDS = 600
@@ -68,6 +76,9 @@ class Known:
     def __init__(self, name, keys):
         self.name, self.keys = name, keys
 
+    def known(self, name):
+        return name in self.keys
+
     def sign(self, message):
         return self.keys[self.name].sign(message)
 
@@ -102,7 +113,11 @@ def session(count, step=load_of, **options):
 def stripped(view):
     """Return each contribution less every mask that the server can compute."""
     roster = next(m for m in view if isinstance(m, Roster))
-    binding, keys = roster.digest(), {k.name: bytes.fromhex(k.mask) for k in roster.members}
+    commitment = next(m for m in view if isinstance(m, SessionStart)).commitment
+    bound, keys = (
+        binding(roster, commitment),
+        {k.name: bytes.fromhex(k.mask) for k in roster.members},
+    )
     points = {name: point for point, name in enumerate(roster.names, 1)}
     found = {"seeds": defaultdict(dict), "keys": defaultdict(dict)}
     for message in view:
@@ -122,11 +137,11 @@ def stripped(view):
     for message in (m for m in view if isinstance(m, Masked)):
         name, vector = message.name, message.vector.copy()
         if name in seeds:
-            masks.add_mask(vector, self_mask(binding, name, seeds[name]), negative=True)
+            masks.add_mask(vector, self_mask(bound, name, seeds[name]), negative=True)
         for peer in sharing - {name}:
             if name in private or peer in private:
                 own, other = (name, peer) if name in private else (peer, name)
-                key, taken = pair_mask(binding, own, other, private[own], keys[other])
+                key, taken = pair_mask(bound, own, other, private[own], keys[other])
                 taken = taken if own == name else not taken
                 masks.add_mask(vector, key, negative=not taken)
         left[name] = vector

@@ -1,6 +1,7 @@
 """In this process, in a Flower simulation, between real processes and under masks: one result."""
 
 import json
+import stat
 
 import numpy as np
 import pytest
@@ -72,3 +73,8 @@ def test_three_real_sites(tmp_path, expected):
 def test_three_real_sites_under_masks(tmp_path, expected):
     made = study(tmp_path / "study", "engine.secure=true", methods=MASKED)
     require_equal(deployed(made), expected, MASKED)
+    for site in made.sites:  # what a site and Flower's programs write there is for its owner only
+        for path in (site.folder / name for name in ("cache", "models", ".flwr")):
+            written = [path, *path.rglob("*")]
+            modes = {(each.is_dir(), stat.S_IMODE(each.stat().st_mode)) for each in written}
+            assert modes == {(True, 0o700), (False, 0o600)}, path

@@ -135,6 +135,7 @@ def test_private_files_are_their_owners_alone(keyed):
         keyed.server / "server.key",
         keyed.site("north").key,
         keyed.site("west").key,
+        keyed.site("west").pins,
     ]
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
 
@@ -181,8 +182,9 @@ def test_a_renewed_pair_is_of_one_site(keyed):
     before = content(keyed.folder)
     assert invoke("keys", keyed.folder, "--renew", "--site", "west").exit_code == 0
     after = content(keyed.folder)
-    assert {p.parent.name for p in after if before.get(p) != after[p]} == {"west"}
-    assert changed(before, after) == {"node", "node.pub"}
+    pinned = keyed.site("north").pins  # keys that were made on one machine
+    changes = {p for p in after if before.get(p) != after[p]}
+    assert changes == {keyed.site("west").key, keyed.site("west").public_key, pinned}
 
 
 def test_a_new_authority_reaches_every_site(keyed):
@@ -207,7 +209,7 @@ def test_a_site_is_added_later_without_the_authoritys_key(keyed):
     }
     assert changed(before, after) == {
         *("README.md", "site.toml", "connection.toml", "ca.crt", "node", "node.pub"),
-        "federation.toml",
+        *("federation.toml", "pins.json"),
     }
     assert tomllib.loads(keyed.settings.read_text())["federation"]["sites"] == [
         *("north", "west", "east"),

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -144,6 +145,20 @@ def test_an_end_that_was_not_meant_names_the_log_and_the_reason(tmp_path):
         f"north ended with code 1 (the port is taken); see {tmp_path / 'north.log'}"
     )
     assert "hello" in child.log.read_text()
+
+
+def test_what_processes_write_is_for_the_owner_only(tmp_path):
+    """Also what Flower's programs write at a site: its state, its apps, its log."""
+    code = (
+        "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(); (p / 'f').write_text('x')"
+    )
+    with Processes(tmp_path / "logs") as processes:
+        child = processes.start("one", [sys.executable, "-c", code, str(tmp_path / "state")])
+        child.process.wait(DEADLINE)
+    for folder in ("logs", "state"):
+        assert stat.S_IMODE((tmp_path / folder).stat().st_mode) == 0o700
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / folder).iterdir()}
+        assert modes == {0o600}
 
 
 def test_a_wait_ends(tmp_path):

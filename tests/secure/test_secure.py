@@ -21,7 +21,14 @@ from fedgram.methods.scaffold import Corrected
 from fedgram.secure import masks, shamir
 from fedgram.secure.flatten import flatten, restore
 from fedgram.secure.messages import SealedShares, Survivors
-from fedgram.secure.party import Party, pair_mask, self_mask
+from fedgram.secure.party import (
+    FEWEST,
+    Party,
+    least_threshold,
+    pair_mask,
+    require_threshold,
+    self_mask,
+)
 from fedgram.secure.server import Server
 
 SECRETS = st.binary(min_size=32, max_size=32)
@@ -168,11 +175,12 @@ def test_numbers_that_a_sum_might_not_hold_are_refused():
 class Table:
     """A server with parties, taken through the rounds step by step."""
 
-    def __init__(self, count=5, *, signed=False, **options):
+    def __init__(self, count=5, *, signed=False, kinds=None, **options):
         self.server = Server(**options)
         known = signers(names(count)) if signed else {}
         self.parties = {
-            name: Party(name, self.server.call, signer=known.get(name)) for name in names(count)
+            name: (kinds or {}).get(name, Party)(name, self.server.call, signer=known.get(name))
+            for name in names(count)
         }
 
     def each(self, what, *sent):
@@ -201,7 +209,22 @@ def test_fewer_than_three_clients_are_refused(count):
         Table(count).enrolled()
 
 
-@pytest.mark.parametrize(("count", "threshold"), [(5, 2), (4, 2), (8, 4), (5, 6), (3, 2)])
+@given(st.integers(3, 200), st.floats(0.5, 0.99))
+def test_two_disjoint_lists_of_survivors_cannot_both_be_completed(count, share):
+    """Those on the server's side reveal for both lists, and the others for one."""
+    colluding = int((2 * share - 1) * count - 1e-6)
+    threshold = least_threshold(count, share)
+    assert 2 * threshold > count + colluding
+    if threshold <= count:
+        require_threshold(threshold, count, share)
+    if threshold > FEWEST:
+        with pytest.raises(PrivacyError, match="not safe"):
+            require_threshold(threshold - 1, count, share)
+
+
+@pytest.mark.parametrize(
+    ("count", "threshold"), [(5, 2), (4, 2), (8, 4), (8, 5), (5, 6), (3, 2), (6, 4)]
+)
 def test_a_client_refuses_an_unsafe_threshold(count, threshold):
     table = Table(count).enrolled()
     roster = replace(table.roster, threshold=threshold)
@@ -215,7 +238,7 @@ def other_own_key(roster):
 
 
 def somebody_twice(roster):
-    return replace(roster, members=(*roster.members, roster.members[-1]))
+    return replace(roster, members=(*roster.members, roster.members[-1]), threshold=5)
 
 
 def one_key_for_two(roster):
@@ -300,13 +323,42 @@ def test_of_every_client_one_secret_is_revealed():
     assert set(said.keys) == {"c03"}
 
 
-@pytest.mark.parametrize("kind", ["seeds", "keys"])
-def test_a_wrong_share_is_noticed(kind):
+@pytest.mark.parametrize(("kind", "owner"), [("seeds", "c02"), ("seeds", "c01"), ("keys", "c03")])
+def test_a_wrong_share_names_the_client_that_sent_it_and_not_its_owner(kind, owner):
     table = Table().contributed(away=["c03"])
     said = [table.parties[name].reveal(table.survivors) for name in table.survivors.names]
-    wrong = {name: bytes(33).hex() for name in getattr(said[0], kind)}
-    with pytest.raises((PrivacyError, DataError), match=r"is wrong|do not belong together"):
-        table.server.total([replace(said[0], **{kind: wrong}), *said[1:]])
+    wrong = {**getattr(said[1], kind), owner: bytes(33).hex()}
+    with pytest.raises(PrivacyError, match=f"^client c01: .* wrong share of the secret of {owner}"):
+        table.server.total([said[0], replace(said[1], **{kind: wrong}), *said[2:]])
+
+
+class Unfitting(Party):
+    """Gives out shares of another seed than the one that it has committed to."""
+
+    def shares(self, roster):
+        own, self._seed = self._seed, bytes(32)
+        made = super().shares(roster)
+        self._seed = own
+        return made
+
+
+def test_shares_of_another_secret_name_the_client_that_gave_them_out():
+    table = Table(kinds={"c02": Unfitting}).contributed()
+    said = [table.parties[name].reveal(table.survivors) for name in table.survivors.names]
+    with pytest.raises(PrivacyError, match=r"^client c02: the shares that it gave out"):
+        table.server.total(said)
+
+
+def test_a_share_that_is_not_the_announced_one_names_its_sender():
+    """Of one who sends one peer a wrong share, under digests of right ones."""
+    table = Table().enrolled()
+    shares = {each.name: each for each in table.each("shares", table.roster)}
+    digests = {**shares["c02"].digests, "c01": shares["c02"].digests["c00"]}
+    shares["c02"] = replace(shares["c02"], digests=digests)
+    parcels = table.server.parcels(shares.values())
+    with pytest.raises(PrivacyError, match="client c02: its shares are not those"):
+        table.parties["c01"].masked(plain("c01"), parcels["c01"])
+    table.parties["c00"].masked(plain("c00"), parcels["c00"])
 
 
 def test_shares_that_are_missing_or_too_many_are_noticed():
@@ -334,7 +386,7 @@ def test_a_client_sends_nothing_if_too_few_have_shared():
     table = Table().shared()
     few = dict(list(table.parcels["c00"].sealed.items())[:2])
     with pytest.raises(PrivacyError, match="3 clients are left, and 4 are needed"):
-        table.parties["c00"].masked(plain("c00"), SealedShares(sealed=few))
+        table.parties["c00"].masked(plain("c00"), replace(table.parcels["c00"], sealed=few))
 
 
 def test_a_contribution_counts_once():
@@ -388,6 +440,44 @@ def test_with_signatures_a_key_of_the_servers_own_is_refused():
     members = (table.roster.members[0], forged, *table.roster.members[2:])
     with pytest.raises(PrivacyError, match="the signature of c01 is invalid"):
         table.parties["c00"].shares(replace(table.roster, members=members))
+
+
+def test_with_signatures_changed_shares_are_refused():
+    table = Table(signed=True).shared()
+    parcel = table.parcels["c00"]
+    digests = {**parcel.digests, "c03": parcel.digests["c02"]}
+    with pytest.raises(PrivacyError, match="the signature of c03 is invalid"):
+        table.parties["c00"].masked(plain("c00"), replace(parcel, digests=digests))
+
+
+def test_with_signatures_invented_clients_are_refused():
+    """A server adds a party of its own, with keys and signatures of its own."""
+    table = Table(signed=True)
+    invented = Party("c99", table.server.call, signer=signers(["c99"])["c99"])
+    roster = table.server.roster([*table.each("keys"), invented.keys()])
+    with pytest.raises(PrivacyError, match=r"no pinned key of c99 here.*federation pin"):
+        table.parties["c00"].shares(roster)
+
+
+def test_a_confirmation_is_kept_between_processes():
+    """Every round in a process of its own, with signatures."""
+    table = Table(signed=True).contributed()
+    known = {name: party._signer for name, party in table.parties.items()}
+
+    def renewed():
+        for name, party in table.parties.items():
+            kept = codec.decode(codec.encode(party.to_dict()))
+            table.parties[name] = Party.restored(kept, signer=known[name])
+
+    renewed()
+    survivors = confirmed(table)
+    renewed()
+    other = Survivors(names=survivors.names[:4], signatures=survivors.signatures)
+    with pytest.raises(PrivacyError, match="not the one that was confirmed"):
+        table.parties["c00"].reveal(other)
+    renewed()
+    said = [table.parties[name].reveal(survivors) for name in survivors.names[1:]]
+    assert table.server.total(said) == total_of(survivors.names)
 
 
 def test_with_signatures_survivors_must_be_confirmed_by_enough():

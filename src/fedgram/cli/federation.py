@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -28,7 +29,8 @@ from fedgram.deploy.operator import (
 )
 from fedgram.deploy.processes import Child, Processes, follow, free_ports
 from fedgram.deploy.settings import read_site
-from fedgram.deploy.site import site_of
+from fedgram.deploy.site import CACHE, site_of
+from fedgram.engines.remote.policy import AnswerRecord
 from fedgram.errors import ConfigError
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -139,6 +141,69 @@ def keys(
 
 
 @federation.command()
+@click.argument("folder", metavar="SITE", type=FOLDER)
+@click.argument("key", metavar="PEER.pub", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--name", help="Name of the other site; by default the comment in the file.")
+@click.option(
+    "--fingerprint", "read_out", help="The fingerprint that its people have read out to you."
+)
+@click.option("--replace", is_flag=True, help="Replace another key that is pinned with this name.")
+def pin(folder: Path, key: Path, name: str | None, read_out: str | None, replace: bool) -> None:
+    """Pin the key of another site: secure sums are answered among pinned keys only.
+
+    Call the people of the other site, by a number that is not from the server. They run 'fedgram
+    federation pins' and read out their fingerprint.
+
+    Example: fedgram federation pin north west.pub
+    """
+    pins, site = _pins(), SiteFolder.open(folder)
+    who, found = pins.peer(key, name)
+    click.echo(f"{key}: the key of {who}, with the fingerprint {found}")
+    if read_out is None:
+        read_out = click.prompt(f"The fingerprint that the people of {who} have read out")
+    pins.pin(site, who, key, read_out=read_out, replace=replace)
+    click.echo(f"{site.pins}: pinned the key of {who}")
+
+
+@federation.command("pins")
+@click.argument("folder", metavar="SITE", type=FOLDER)
+def pins_command(folder: Path) -> None:
+    """Show the fingerprint of a site's own key, to read it out, and those of the pinned keys.
+
+    Example: fedgram federation pins north
+    """
+    pins, site = _pins(), SiteFolder.open(folder)
+    click.echo(f"{site.name}: {pins.own_fingerprint(site)}, the key of this site")
+    for name, found in sorted(pins.pins(site).items()):
+        how = "compared" if found.compared else "NOT compared; see 'fedgram federation pin'"
+        click.echo(f"{name}: {found.fingerprint}, {how}")
+
+
+@federation.command()
+@click.argument("folder", metavar="SITE", type=FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def releases(folder: Path, as_json: bool) -> None:
+    """Show how often a site has answered, and which secure sums it has helped to reveal.
+
+    Example: fedgram federation releases north
+    """
+    site = SiteFolder.open(folder)
+    found = AnswerRecord(site.folder / CACHE).to_dict()
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    sums = sum(entry["times"] for entry in found["sums"])
+    click.echo(
+        f"{site.name}: {found['answers']} answers that depend on its samples, in "
+        f"{len(found['runs'])} runs; {sums} secure sums revealed"
+    )
+    for entry in found["sums"]:
+        members = ", ".join(entry["members"])
+        samples = entry["samples"][:8]
+        click.echo(f"{entry['step']}, samples {samples}: {entry['times']} x {members}")
+
+
+@federation.command()
 @folder_argument
 def server(folder: Path) -> None:
     """Run the server, Flower's SuperLink, until you stop it; only registered sites may connect.
@@ -170,6 +235,7 @@ def site(folder: Path, address: str | None, port: int | None) -> None:
     given = Address.read(address) if address else place.server
     require_keys(place)
     _show_samples(place)
+    _warn_of_pins(place)
     with Processes(place.folder / "logs") as processes:
         _stay(start_site(place, processes, server=given, port=port or 0))
 
@@ -275,6 +341,16 @@ def _show_samples(site: SiteFolder) -> None:
     click.echo(f"{site.name}: {sizes} samples; stop the site with Ctrl-C")
 
 
+def _warn_of_pins(site: SiteFolder) -> None:
+    """Print which pinned keys nobody has compared."""
+    open_ = [name for name, found in _pins().pins(site).items() if not found.compared]
+    if open_:
+        click.echo(
+            f"{site.name}: nobody has compared the keys of {', '.join(open_)}; compare them before "
+            "secure sums ('fedgram federation pin')"
+        )
+
+
 def _stay(child: Child) -> None:
     """Print the output of a process until it ends, which is an error."""
     for line in follow(child):
@@ -285,6 +361,14 @@ def _stay(child: Child) -> None:
 def _show_record(folder: Path) -> None:
     found = latest(folder)
     click.echo(f"{found}: recorded; show it with 'fedgram report {found}'")
+
+
+def _pins() -> ModuleType:
+    try:
+        from fedgram.deploy import pins as module
+    except ModuleNotFoundError as error:
+        raise ConfigError("pins need more packages; run: pip install 'fedgram[secure]'") from error
+    return module
 
 
 def _keys() -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,6 +97,11 @@ class SiteFolder:
     @property
     def public_key(self) -> Path:
         return self.folder / "node.pub"
+
+    @property
+    def pins(self) -> Path:
+        """The keys of other sites that this site has pinned."""
+        return self.folder / "pins.json"
 
     @property
     def name(self) -> str:
@@ -287,6 +293,11 @@ def _settings(
     return {**settings, **{k: v for k, v in given.items() if k not in settings}}, rules
 
 
+def federation_digest(root: Path) -> str:
+    """Return the digest that names a federation: that of its authority's certificate, if any."""
+    return hashlib.sha256(root.read_bytes()).hexdigest() if root.is_file() else ""
+
+
 def _text(path: Path, key: str) -> str:
     value = configuration.read_toml(path).get(key)
     if not isinstance(value, str):
@@ -308,7 +319,13 @@ def _write_site(
         "share": share,
         "data": data,
         "grid": grid,
-        "accept": {"methods": [], "secure": False, "samples": 1},
+        "accept": {
+            "methods": [],
+            "secure": False,
+            "samples": 1,
+            "members": 3,
+            "difference": 3,
+        },
     }
     files.write(site.folder / "README.md", _page("site_readme.md", name=name, server=server))
     files.write(site.folder / CONNECTION, _page("connection.toml", address=server))

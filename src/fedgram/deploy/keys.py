@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fedgram.deploy.folders import Project, SiteFolder
+from fedgram.deploy.pins import pin_each_other
 from fedgram.deploy.tls import SERVER_DAYS, Authority, CertificateInfo, node_pair
 from fedgram.errors import ConfigError
 from fedgram.runtime import files
@@ -60,7 +61,7 @@ def make_keys(
             f"{project.folder}: all keys exist, and the server's certificate is valid until "
             f"{until:%Y-%m-%d}; --renew replaces it"
         )
-    return made
+    return [*made, *_pinned(project)]
 
 
 def make_pair(site: SiteFolder, *, renew: bool = False) -> str:
@@ -80,7 +81,19 @@ def make_pair(site: SiteFolder, *, renew: bool = False) -> str:
 def renew_pairs(project: Project, names: Iterable[str]) -> list[str]:
     """Replace the key pairs of these sites; return a line for each."""
     sites = [SiteFolder.open(project.site(name).folder) for name in names]
-    return [make_pair(site, renew=True) for site in sites]
+    return [*(make_pair(site, renew=True) for site in sites), *_pinned(project)]
+
+
+def _pinned(project: Project) -> list[str]:
+    """Pin the keys of sites that were made here, for each other; return a line about it."""
+    names = pin_each_other(project.sites)
+    if not names:
+        return []
+    return [
+        f"{', '.join(names)}: these sites have pinned each other's keys without a comparison; this "
+        "is for trying out: before secure sums of real sites, compare fingerprints ('fedgram "
+        "federation pin')"
+    ]
 
 
 def _has_authority(project: Project) -> bool:

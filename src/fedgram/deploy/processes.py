@@ -20,7 +20,7 @@ import psutil
 
 from fedgram.deploy.flower.adapter import ERROR_LINE
 from fedgram.errors import ConfigError, FederationError
-from fedgram.runtime.files import cannot_write
+from fedgram.runtime import files
 from fedgram.runtime.processes import VARIABLE, end_processes, start_watch
 
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
@@ -132,10 +132,10 @@ class Processes:
         """
         log = self._logs / f"{name}.log"
         try:
-            self._logs.mkdir(parents=True, exist_ok=True)
-            file = log.open("ab")
+            files.write_folder(self._logs)
+            file = files.append(log)
         except OSError as error:
-            raise cannot_write(log, error) from error
+            raise files.cannot_write(log, error) from error
         with file:
             file.write(f"--- {datetime.now(UTC):%Y-%m-%d %H:%M:%S} {' '.join(command)}\n".encode())
             file.flush()
@@ -147,6 +147,7 @@ class Processes:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=0o077,  # what Flower's programs and a site write is for the owner only
             )
         child = Child(name=name, process=process, log=log, start=start, stays=stays)
         self._children.append(child)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core import codec
+from fedgram.deploy.folders import federation_digest
 from fedgram.deploy.run_state import RunState
 from fedgram.deploy.settings import FederationRules, plain_grid, read_federation, registered
 from fedgram.engines.remote.collector import Collector
@@ -90,6 +91,7 @@ def _served(transport: Transport, folder: Path, say: Say) -> Path:
                 run_state=run_state,
                 ledgers=ledgers,
                 registered=registered(folder),
+                federation_id=federation_digest(folder / "ca.crt"),
                 say=say,
             )
             result = run.conducted(transport)
@@ -113,6 +115,7 @@ class _Run:
     run_state: RunState
     ledgers: Ledgers
     registered: Mapping[str, int]
+    federation_id: str
     say: Say
     used: dict[Ledger, Contributions] = field(default_factory=dict)
 
@@ -206,6 +209,7 @@ class _Run:
             replay_log,
             members=lambda kind: self._contributions(kind, {}, cohort=True),
             threshold=self.config.engine.threshold,
+            federation=self.federation_id,
             on_ask=record.ask,
         )
 

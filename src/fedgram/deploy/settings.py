@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.engines.remote.collector import Deadlines
-from fedgram.engines.remote.site import SitePolicy
+from fedgram.engines.remote.policy import SitePolicy
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments import config as configuration
 from fedgram.experiments.config import Config, Data
@@ -91,6 +91,9 @@ class SiteSettings:
         Source of the features, if they must be extracted first.
     accept
         Requests that the site accepts.
+    classes
+        The classes that samples of this site may have. It reports this list, whether or not there
+        are samples of a class; if it is empty, the class list of its features.
     """
 
     name: str
@@ -100,6 +103,7 @@ class SiteSettings:
     grid: Grid = field(default_factory=Grid)
     features: Raw | None = None
     accept: SitePolicy = field(default_factory=SitePolicy)
+    classes: tuple[str, ...] = ()
 
 
 def read_federation(path: Path) -> tuple[Config, FederationRules]:
@@ -135,7 +139,7 @@ def read_site(path: Path) -> SiteSettings:
     'digits'
     """
     settings = configuration.read_toml(path)
-    known = ("version", "name", "share", "data", "grid", "features", "accept")
+    known = ("version", "name", "share", "classes", "data", "grid", "features", "accept")
     for key in settings:
         if key not in known:
             raise ConfigError(f"{path}: {key} is not a setting; {propose(key, known)}")
@@ -157,6 +161,7 @@ def read_site(path: Path) -> SiteSettings:
         grid=build(Grid, _table(settings, "grid", path), "grid"),
         features=build(Raw, raw, "features") if raw else None,
         accept=build(SitePolicy, _table(settings, "accept", path), "accept"),
+        classes=_classes(settings, path),
     )
 
 
@@ -165,6 +170,15 @@ def _site_name(name: str, where: str) -> str:
         return clean_name(name, where)
     except DataError as error:
         raise ConfigError(str(error)) from error
+
+
+def _classes(settings: dict[str, Any], path: Path) -> tuple[str, ...]:
+    found = settings.get("classes", [])
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ConfigError(f"{path}: classes: expected a list of names")
+    if len(set(found)) < len(found):
+        raise ConfigError(f"{path}: classes: expected every name once")
+    return tuple(found)
 
 
 def registered(folder: Path) -> dict[str, int]:

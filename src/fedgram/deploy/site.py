@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ from fedgram.data.dataset import TEST, TRAIN, VALID
 from fedgram.data.items import Columns, read_items
 from fedgram.data.partition import fixed_split
 from fedgram.data.sources import load_dataset
+from fedgram.deploy.folders import SiteFolder, federation_digest
 from fedgram.deploy.settings import Raw, SiteSettings, found, plain_grid
-from fedgram.engines.remote.site import SiteEndpoint, SitePolicy
+from fedgram.engines.remote.policy import SitePolicy
+from fedgram.engines.remote.site import SiteEndpoint, relabel
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments.config import Config
 from fedgram.features.backbones import find
@@ -19,19 +22,33 @@ from fedgram.features.backbones.registry import DEFAULTS
 from fedgram.features.extract import Extraction
 from fedgram.federation.client import Site
 from fedgram.federation.federated_dataset import federate, gridded
+from fedgram.runtime import files
+from fedgram.secure.messages import Signer
 
 CACHE = "cache"
 
 
 def office(settings: SiteSettings) -> SiteEndpoint:
     """Return the endpoint of a site."""
+    site = SiteFolder(folder=settings.folder)
     return SiteEndpoint(
         settings.name,
         lambda: site_of(settings),
         grid=plain_grid(settings.grid),
         folder=settings.folder / CACHE,
         accept=settings.accept,
+        signer=_signer(site),
+        federation=federation_digest(site.root),
     )
+
+
+def _signer(site: SiteFolder) -> Signer | None:
+    """Return what signs for a site; without its package there are no secure sums anyway."""
+    try:
+        from fedgram.deploy.pins import site_signer
+    except ModuleNotFoundError:
+        return None
+    return site_signer(site)
 
 
 def simulated(config: Config, share: int, folder: Path) -> SiteEndpoint:
@@ -58,7 +75,8 @@ def simulated(config: Config, share: int, folder: Path) -> SiteEndpoint:
         lambda: site,
         grid=plain_grid(config.grid),
         folder=folder / site.id / CACHE,
-        accept=SitePolicy(),
+        # Nobody is protected from the machine that simulates: members may differ as they like.
+        accept=SitePolicy(difference=0, threshold=0.5),
     )
 
 
@@ -72,14 +90,23 @@ def site_of(settings: SiteSettings) -> Site:
         members = federate(data, settings.data, settings.grid).members
         if settings.share >= len(members):
             raise ConfigError(f"share = {settings.share}: the partition has {len(members)} clients")
-        return members[settings.share]
+        return _declared(members[settings.share], settings.classes)
     samples, split = gridded(data, settings.grid), fixed_split(data, settings.data)
     if not np.any(split == TRAIN):
         raise DataError(f"{source}: no training samples; check the array 'split'")
     train, valid, test = (
         samples.take(np.flatnonzero(split == part)) for part in (TRAIN, VALID, TEST)
     )
-    return Site(id=settings.name, train=train, valid=valid, test=test)
+    site = Site(id=settings.name, train=train, valid=valid, test=test)
+    return _declared(site, settings.classes)
+
+
+def _declared(site: Site, classes: tuple[str, ...]) -> Site:
+    """Return the site with the class list of its settings, if there is one."""
+    if not classes:
+        return site
+    train, valid, test = (relabel(part, classes) for part in (site.train, site.valid, site.test))
+    return replace(site, train=train, valid=valid, test=test)
 
 
 def _extracted(raw: Raw, settings: SiteSettings) -> Path:
@@ -89,6 +116,6 @@ def _extracted(raw: Raw, settings: SiteSettings) -> Path:
     weights = settings.folder / raw.weights if raw.weights else None
     backbone = find(raw.backbone or DEFAULTS[items.kind], weights)
     out = settings.folder / CACHE / "features.npz"
-    out.parent.mkdir(parents=True, exist_ok=True)
+    files.write_folder(out.parent)
     Extraction(backbone=backbone, grid=settings.grid).run(items, out)
     return out

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedgram.core.shared import part_for
 from fedgram.errors import ConfigError, PrivacyError
 from fedgram.federation.protocol import Exchange, Federation
 from fedgram.federation.scoring import ScoreTask, SiteScore
@@ -61,3 +62,15 @@ def refusal(step: Callable[..., Any]) -> PrivacyError:
         f"{step_name(step)} would show the server each client's reply, and this federation "
         "is private: it allows sums only"
     )
+
+
+def require_one_broadcast(broadcast: Any, clients: Iterable[str]) -> None:
+    """Raise PrivacyError if a secure sum would send clients different parts of a broadcast.
+
+    A client's update can be read out of a sum in which only this client received a certain model.
+    """
+    if any(part_for(broadcast, name) is not broadcast for name in clients):
+        raise PrivacyError(
+            "in a secure sum all clients receive the same broadcast; this one has a part for each "
+            "client"
+        )

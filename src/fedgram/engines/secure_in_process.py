@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 from fedgram.core import codec
 from fedgram.engines.in_process import InProcess, with_flops
+from fedgram.engines.protocol import require_one_broadcast
 from fedgram.errors import ConfigError
 from fedgram.federation.client import Site
 from fedgram.federation.protocol import Total
 from fedgram.federation.step import Step, step_name
-from fedgram.secure.messages import Signer
-from fedgram.secure.party import Party
-from fedgram.secure.server import TWO_THIRDS, Server
+from fedgram.secure.messages import Commitment, Signer
+from fedgram.secure.party import TWO_THIRDS, Party
+from fedgram.secure.server import Server
 from fedgram.secure.session import RoundName, run_session
 
 Stage = RoundName | Literal["late"]
@@ -83,9 +84,15 @@ class Secure(InProcess):
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Total:
         members, client_at = self._prepare(step, clients)
-        server = Server(share=self._threshold)
+        require_one_broadcast(broadcast, members)
+        received = codec.digest(broadcast)
+        commitment = Commitment(ask_number=self._asked, step=step_name(step), broadcast=received)
+        server = Server(commitment, share=self._threshold)
         parties = {
-            name: self._party(name, server.call, signer=self._signers.get(name)) for name in members
+            name: self._party(
+                name, server.call, signer=self._signers.get(name), share=self._threshold
+            )
+            for name in members
         }
 
         def answer(round_: RoundName, name: str, message: Any) -> tuple[Any, int]:
@@ -93,7 +100,7 @@ class Secure(InProcess):
                 return parties[name].keys(), 0
             if round_ == "masked":
                 reply, flops = with_flops(lambda: step(client_at(name), broadcast))
-                return parties[name].masked(reply, message), flops
+                return parties[name].masked(reply, message, received), flops
             return getattr(parties[name], round_)(message), 0
 
         def ask(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,6 +79,34 @@ def staged(path: Path, data: bytes | str, *, private: bool = False) -> Iterator[
             part.unlink()
 
 
+def write_folder(folder: Path) -> None:
+    """Create a folder that only its owner can enter, with its missing parents."""
+    try:
+        _make_folders(folder, 0o700)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def append(path: Path) -> IO[bytes]:
+    """Open a file at its end; a new one is for the owner only, and a link is not followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    return os.fdopen(os.open(path, flags, 0o600), "ab")
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Run the body while no other process or thread runs one with the same lock file; wait."""
+    write_folder(path.parent)
+    try:
+        opened = append(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    with opened as file:
+        while not locked(file):
+            time.sleep(0.02)
+        yield  # closing the file ends the lock, as the end of this process does
+
+
 def _make_folders(folder: Path, mode: int) -> None:
     """Create missing folders, all with this mode; `Path.mkdir` has it for the last one only."""
     if not folder.is_dir():
@@ -108,7 +137,7 @@ def erase(path: Path) -> None:
         path.unlink()
 
 
-def locked(file: IO[str]) -> bool:
+def locked(file: IO[str] | IO[bytes]) -> bool:
     """Lock an open file against other processes until it is closed; return whether that worked."""
     try:
         if sys.platform == "win32":  # pragma: no cover

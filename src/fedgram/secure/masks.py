@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from fedgram.errors import PrivacyError
+from fedgram.secure.messages import ProtocolError
 
 Words = NDArray[np.uint64]
 KEY = 32  # bytes of every secret, key and digest here
@@ -45,7 +45,7 @@ def agree(private: bytes, public: bytes) -> bytes:
         peer = X25519PublicKey.from_public_bytes(public)
         return bytes(X25519PrivateKey.from_private_bytes(private).exchange(peer))
     except ValueError as error:  # a key of the wrong length, or one of the few that give zeros
-        raise PrivacyError("a public key is invalid; start again") from error
+        raise ProtocolError("a public key is invalid; start again") from error
 
 
 def derive(secret: bytes, *purpose: bytes) -> bytes:
@@ -103,13 +103,13 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
 
     Raises
     ------
-    PrivacyError
+    ProtocolError
         If the content or the associated data was changed.
     """
     try:
         return bytes(AESGCM(key).decrypt(_NONCE, sealed, about))
     except InvalidTag as error:
-        raise PrivacyError(
+        raise ProtocolError(
             "an encrypted share was changed in transit, or clients received different keys; start "
             "again, and do not trust this server if it happens again"
         ) from error

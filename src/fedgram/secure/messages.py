@@ -19,8 +19,15 @@ if TYPE_CHECKING:  # messages can be decoded without the extra [secure]
     from fedgram.secure.masks import Words
 
 
+class ProtocolError(PrivacyError):
+    """A message that the protocol does not allow; its text is about messages, never about data."""
+
+
 class Signer(Protocol):
-    """Signs for a client and verifies the others: a hook for node keys or a fixed list of keys."""
+    """Signs for a client, and verifies the others by keys that did not come from the server."""
+
+    def known(self, name: str) -> bool:
+        """Whether there is a key of the client with this name."""
 
     def sign(self, message: bytes) -> bytes:
         """Return this client's signature of the message."""
@@ -37,12 +44,51 @@ class Signer(Protocol):
         """
 
 
-@codec.register("Call/1")
+NOTHING = codec.digest(None)  # of the broadcast, if there is none
+
+
+@codec.register("Commitment/1")
+@dataclass(frozen=True, kw_only=True)
+class Commitment:
+    """What a session is about. All masks depend on it: they cancel only between equal ones.
+
+    Parameters
+    ----------
+    federation
+        Digest that names the federation; empty in one process.
+    run, ask_number, step
+        The run, the number of the sum in it, and the step that is summed.
+    method
+        The method.
+    settings
+        Digest of the settings of the method and of the run.
+    classes
+        Digest of the class list.
+    broadcast
+        Digest of the argument of the step.
+    """
+
+    federation: str = ""
+    run: str = ""
+    ask_number: int = 0
+    step: str = ""
+    method: str = ""
+    settings: str = NOTHING
+    classes: str = NOTHING
+    broadcast: str = NOTHING
+
+    def digest(self) -> str:
+        """Return the digest of all fields."""
+        return codec.digest(self)
+
+
+@codec.register("Call/2")
 @dataclass(frozen=True, kw_only=True)
 class SessionStart:
-    """Server to clients, round 1: a session starts."""
+    """Server to clients, round 1: a session starts, about one commitment."""
 
     session: str
+    commitment: Commitment = Commitment()
 
 
 @codec.register("Keys/1", fields={"encryption": "letter", "seed_commitment": "stamp"})
@@ -59,7 +105,8 @@ class Keys:
     seed_commitment
         Commitment to the seed of its own mask: it shows whether a recovered seed is right.
     signature
-        The client's signature of the session and all of the above; empty without a `Signer`.
+        The client's signature of the session, its commitment and all of the above; empty without a
+        `Signer`.
     """
 
     name: str
@@ -68,10 +115,10 @@ class Keys:
     seed_commitment: str
     signature: str = ""
 
-    def signed_part(self, session: str) -> bytes:
+    def signed_part(self, start: SessionStart) -> bytes:
         """Return the bytes that are signed."""
         keys = self.mask, self.encryption, self.seed_commitment
-        return packed("keys", session, self.name, *keys)
+        return packed("keys", start.session, start.commitment.digest(), self.name, *keys)
 
 
 @codec.register("Roster/1")
@@ -93,21 +140,62 @@ class Roster:
         return bytes.fromhex(codec.digest(self))
 
 
-@codec.register("Shares/1")
+def binding(roster: Roster, commitment: Commitment) -> bytes:
+    """Return the digest that all keys of a session are derived from.
+
+    Clients with another roster, or another commitment, have other masks, and cannot open each
+    other's shares.
+    """
+    return packed("binding", roster.digest().hex(), commitment.digest())
+
+
+Digests = tuple[str, str]  # of a share of the mask key, and of a share of the seed
+
+
+@codec.register("Shares/2")
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Client to server, round 2: shares of a client's two secrets, encrypted for each peer."""
+    """Client to server, round 2: shares of a client's two secrets, for each member.
+
+    Parameters
+    ----------
+    name
+        The client.
+    sealed
+        The two shares, encrypted for each peer.
+    digests
+        Digests of the two shares of each member, itself included: they show who changes a share.
+    signatures
+        The signatures of what each peer receives; empty texts without a `Signer`.
+    """
 
     name: str
     sealed: dict[str, str]
+    digests: dict[str, Digests] = field(default_factory=dict)
+    signatures: dict[str, str] = field(default_factory=dict)
 
 
-@codec.register("Parcel/1")
+@codec.register("Parcel/2")
 @dataclass(frozen=True, kw_only=True)
 class SealedShares:
-    """Server to a client, round 3: the encrypted shares for this client, by sender."""
+    """Server to a client, round 3: what the others have sent to this client, by sender."""
 
     sealed: dict[str, str]
+    digests: dict[str, Digests] = field(default_factory=dict)
+    signatures: dict[str, str] = field(default_factory=dict)
+
+    def signed_part(self, bound: bytes, sender: str, receiver: str) -> bytes:
+        """Return the bytes that the sender signs.
+
+        Parameters
+        ----------
+        bound
+            The binding of the session.
+        sender, receiver
+            The two clients.
+        """
+        parts = self.sealed.get(sender, ""), *self.digests.get(sender, ())
+        return packed("shares", bound.hex(), sender, receiver, *parts)
 
 
 @codec.register("Masked/1")
@@ -123,20 +211,20 @@ class Masked:
 @codec.register("Survivors/1")
 @dataclass(frozen=True, kw_only=True)
 class Survivors:
-    """Server to clients, round 4: the clients in the sum, and their signatures of this list."""
+    """Server to clients, rounds 4 and 5: the clients in the sum, and who has signed this list."""
 
     names: tuple[str, ...]
     signatures: dict[str, str] = field(default_factory=dict)
 
-    def signed_part(self, roster: bytes) -> bytes:
-        """Return the bytes that a confirmation signs."""
-        return packed("survivors", roster.hex(), *self.names)
+    def signed_part(self, bound: bytes) -> bytes:
+        """Return the bytes that a confirmation signs: the list, and the binding of the session."""
+        return packed("survivors", bound.hex(), *self.names)
 
 
 @codec.register("Confirmation/1")
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
-    """Client to server, before round 4 if there are signers: the signed list of survivors."""
+    """Client to server, round 4: the list of survivors, signed."""
 
     name: str
     signature: str
@@ -145,11 +233,26 @@ class Confirmation:
 @codec.register("Reveal/1")
 @dataclass(frozen=True, kw_only=True)
 class Reveal:
-    """Client to server, round 4: shares of survivors' seeds and of dropped clients' mask keys."""
+    """Client to server, round 5: shares of survivors' seeds and of dropped clients' mask keys."""
 
     name: str
     seeds: dict[str, str]
     keys: dict[str, str]
+
+
+def share_digest(bound: bytes, owner: str, holder: str, share: bytes) -> str:
+    """Return the digest of one member's share of a secret; a share is as random as a key.
+
+    Parameters
+    ----------
+    bound
+        The binding of the session.
+    owner, holder
+        Whose secret it is a share of, and who holds it.
+    share
+        The share.
+    """
+    return packed("share", bound.hex(), owner, holder, share.hex()).hex()
 
 
 def packed(*parts: str) -> bytes:
@@ -166,6 +269,6 @@ def unhex(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except (ValueError, TypeError) as error:
-        raise PrivacyError(
+        raise ProtocolError(
             "a key, share or signature is not hexadecimal text; start again"
         ) from error

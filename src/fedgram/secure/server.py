@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedgram.errors import MismatchError, PrivacyError
+from fedgram.errors import FedgramError, MismatchError, PrivacyError
 from fedgram.secure import masks, shamir
 from fedgram.secure.flatten import restore, words
 from fedgram.secure.messages import (
+    Commitment,
     Confirmation,
     Keys,
     Masked,
@@ -21,11 +22,18 @@ from fedgram.secure.messages import (
     SessionStart,
     Shares,
     Survivors,
+    binding,
+    share_digest,
     unhex,
 )
-from fedgram.secure.party import FEWEST, pair_mask, require_threshold, seed_commitment, self_mask
-
-TWO_THIRDS = 2 / 3
+from fedgram.secure.party import (
+    TWO_THIRDS,
+    least_threshold,
+    pair_mask,
+    require_threshold,
+    seed_commitment,
+    self_mask,
+)
 
 
 class Server:
@@ -33,6 +41,8 @@ class Server:
 
     Parameters
     ----------
+    commitment
+        What the sum is about; clients refuse to answer if it differs from what they are asked.
     share
         More than this fraction of the clients must stay to the end. From two thirds on, a server
         that sends clients different lists of survivors does not get both secrets of any client,
@@ -53,44 +63,48 @@ class Server:
     array([3])
     """
 
-    def __init__(self, *, share: float = TWO_THIRDS) -> None:
-        self.call = SessionStart(session=secrets.token_bytes(masks.KEY).hex())
+    def __init__(self, commitment: Commitment | None = None, *, share: float = TWO_THIRDS) -> None:
+        self.call = SessionStart(
+            session=secrets.token_bytes(masks.KEY).hex(), commitment=commitment or Commitment()
+        )
         self._share = share
         self._total = np.zeros(0, np.uint64)
         self._layout: dict[str, Any] = {}
         self._added: list[str] = []
 
     def threshold(self, clients: int) -> int:
-        """Return the number of clients that must stay: more than the share, at least three.
-
-        Examples
-        --------
-        >>> [Server().threshold(clients) for clients in (3, 4, 6, 50)]
-        [3, 3, 5, 34]
-        """
-        return max(FEWEST, int(self._share * clients + 1e-9) + 1)
+        """Return the number of clients that must stay: more than the share, at least three."""
+        return least_threshold(clients, self._share)
 
     def roster(self, keys: Iterable[Keys]) -> Roster:
         """End round 1: return the list of the clients, with their keys."""
         members = tuple(sorted(keys, key=lambda each: each.name))
         threshold = self.threshold(len(members))
-        require_threshold(threshold, len(members))
+        require_threshold(threshold, len(members), self._share)
         self._roster = Roster(session=self.call.session, threshold=threshold, members=members)
+        self._binding = binding(self._roster, self.call.commitment)
         self._keys = {each.name: each for each in members}
         self._points = {name: point for point, name in enumerate(self._roster.names, 1)}
         return self._roster
 
     def parcels(self, shares: Iterable[Shares]) -> dict[str, SealedShares]:
         """End round 2: return, for each client that sent shares, the others' shares for it."""
-        sent = {each.name: each.sealed for each in shares}
-        for name, sealed in sent.items():
-            _require_about(name, {name, *sealed}, self._keys)
+        sent = {each.name: each for each in shares}
+        for name, each in sent.items():
+            _require_about(name, {name, *each.sealed}, self._keys)
+            _require_about(name, each.digests, self._keys)
         self._require(len(sent), "shared their keys")
         self._sharing = sorted(sent)
-        return {
-            name: SealedShares(sealed={s: sent[s][name] for s in self._sharing if s != name})
-            for name in self._sharing
-        }
+        self._digests = {name: each.digests for name, each in sent.items()}
+        return {name: self._parcel(name, sent) for name in self._sharing}
+
+    def _parcel(self, name: str, sent: dict[str, Shares]) -> SealedShares:
+        others = [sent[sender] for sender in self._sharing if sender != name]
+        return SealedShares(
+            sealed={each.name: each.sealed[name] for each in others},
+            digests={each.name: each.digests[name] for each in others},
+            signatures={each.name: each.signatures.get(name, "") for each in others},
+        )
 
     def add(self, masked: Masked) -> None:
         """Add one contribution of round 3; only the sum is kept."""
@@ -116,34 +130,54 @@ class Server:
         signatures = {each.name: each.signature for each in confirmations}
         return Survivors(names=tuple(sorted(self._added)), signatures=signatures)
 
+    def check(self, reveal: Reveal) -> None:
+        """Raise unless a client has revealed what it should, as those who shared it announced it.
+
+        Every client has published digests of the shares of its secrets. So a wrong share is that of
+        the client that reveals it, not of the client whose secret it belongs to.
+        """
+        stayed = set(self._added)
+        _require_about(reveal.name, reveal.seeds, stayed)
+        _require_about(reveal.name, reveal.keys, set(self._sharing) - stayed)
+        for place, shares in enumerate((reveal.keys, reveal.seeds)):
+            for owner, share in shares.items():
+                found = share_digest(self._binding, owner, reveal.name, unhex(share))
+                if found != self._digests[owner][reveal.name][place]:
+                    raise PrivacyError(
+                        f"client {reveal.name}: it sent a wrong share of the secret of {owner}; "
+                        "leave it out, or start again"
+                    )
+
     def total(self, reveals: Iterable[Reveal]) -> Any:
-        """End round 4: remove all masks and return the sum of the survivors."""
+        """End round 5: remove all masks and return the sum of the survivors."""
         said = {each.name: each for each in reveals}
         self._require(len(said), "helped to remove the masks")
         answers = list(said.values())[: self._roster.threshold]  # any set of this size suffices
-        binding, total, stayed = self._roster.digest(), self._total, sorted(self._added)
+        bound, total, stayed = self._binding, self._total, sorted(self._added)
         dropped = sorted(set(self._sharing) - set(stayed))
         for each in answers:
-            _require_about(each.name, each.seeds, stayed)
-            _require_about(each.name, each.keys, dropped)
+            self.check(each)
         for name in stayed:
             seed = self._recovered(name, {each.name: each.seeds for each in answers})
             if seed_commitment(name, seed) != self._keys[name].seed_commitment:
                 raise _wrong(name)
-            masks.add_mask(total, self_mask(binding, name, seed), negative=True)
+            masks.add_mask(total, self_mask(bound, name, seed), negative=True)
         for name in dropped:
             private = self._recovered(name, {each.name: each.keys for each in answers})
             if masks.public(private).hex() != self._keys[name].mask:
                 raise _wrong(name)
             for peer in stayed:  # as the dropped client would have added it
                 public = unhex(self._keys[peer].mask)
-                key, negative = pair_mask(binding, name, peer, private, public)
+                key, negative = pair_mask(bound, name, peer, private, public)
                 masks.add_mask(total, key, negative=negative)
         return restore(self._layout, total)
 
     def _recovered(self, name: str, shares: dict[str, dict[str, str]]) -> bytes:
         held = {self._points[by]: unhex(given[name]) for by, given in shares.items()}
-        return shamir.recover(held)
+        try:
+            return shamir.recover(held)
+        except FedgramError as error:
+            raise _wrong(name) from error
 
     def _require(self, count: int, what: str) -> None:
         if count < self._roster.threshold:
@@ -161,4 +195,6 @@ def _require_about(client: str, found: Collection[str], expected: Collection[str
 
 
 def _wrong(name: str) -> PrivacyError:
-    return PrivacyError(f"client {name}: a share of its secret is wrong; start again")
+    return PrivacyError(
+        f"client {name}: the shares that it gave out do not fit its keys; start again without it"
+    )

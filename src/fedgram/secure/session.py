@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from fedgram.errors import MismatchError
 from fedgram.secure import masks
-from fedgram.secure.messages import Keys, Reveal, Roster, Shares, Survivors, unhex
+from fedgram.secure.messages import Keys, Roster, Shares, Survivors, unhex
 from fedgram.secure.server import Server
 
 RoundName = Literal["keys", "shares", "masked", "confirm", "reveal"]
@@ -57,7 +57,7 @@ def run_session(
     ask
         The transport.
     confirm
-        Whether clients sign the list of survivors, in a fifth round.
+        Whether clients sign the list of survivors, in a round before they reveal anything.
     """
     first = server.threshold(len(names))
     roster = server.roster(ask("keys", names, server.call, needed=first, check=_check_keys))
@@ -67,16 +67,10 @@ def run_session(
     for _ in ask("masked", list(parcels), parcels, needed=needed, check=server.add):
         pass  # added by the check: a contribution that does not fit is that client's error only
     survivors = server.survivors()
-    stayed, dropped = set(survivors.names), set(parcels) - set(survivors.names)
     if confirm:
         signed = ask("confirm", survivors.names, survivors, needed=needed, check=_no_check)
         survivors = server.survivors(signed)
-
-    def check(reveal: Reveal) -> None:
-        _check_shares(reveal.seeds, stayed)
-        _check_shares(reveal.keys, dropped)
-
-    reveals = ask("reveal", survivors.names, survivors, needed=needed, check=check)
+    reveals = ask("reveal", survivors.names, survivors, needed=needed, check=server.check)
     return server.total(reveals), survivors
 
 
@@ -90,7 +84,14 @@ def _check_keys(keys: Keys) -> None:
 
 def _shares_check(roster: Roster) -> Callable[[Shares], None]:
     def check(shares: Shares) -> None:
-        _check_shares(shares.sealed, set(roster.names) - {shares.name})
+        peers = set(roster.names) - {shares.name}
+        _check_shares(shares.sealed, peers)
+        _check_shares(shares.signatures, peers)
+        if not isinstance(shares.digests, dict) or set(shares.digests) != set(roster.names):
+            raise MismatchError("it sent digests of other shares than asked")
+        for pair in shares.digests.values():
+            if len([unhex(digest) for digest in pair]) != 2:
+                raise MismatchError("expected the digests of two shares for each client")
 
     return check
 

@@ -1,112 +1,34 @@
 """Remote secure sums: sites that drop out, repeated requests, and what the server sees."""
 
 from dataclasses import replace
-from importlib.metadata import version
 
 import numpy as np
 import pytest
-from remote_support import StandIn, at, done, federation, in_process, kind, notes, offices, served
-from secure_support import Load, leaks, load_of, lone, names, plain, total_of
+from remote_support import StandIn, at, done, federation, in_process, notes, offices, served
+from secure_sites_support import Remote, loads, office, silent, terms, traces  # noqa: F401
+from secure_support import leaks, names, total_of
 
 from fedgram.core import codec
 from fedgram.deploy.membership import Membership
 from fedgram.deploy.server import run_federation
-from fedgram.engines.remote.collector import Collector, Deadlines
-from fedgram.engines.remote.messages import Answer, Refusal, Request, Round, Terms
-from fedgram.engines.remote.replay_log import ReplayLog
-from fedgram.engines.remote.secure_server import SecureRemoteFederation
-from fedgram.engines.remote.site import SiteEndpoint, SitePolicy
+from fedgram.engines.remote.messages import Answer, Refusal, Request, Round, commitment_of
 from fedgram.errors import FederationError, LedgerError
 from fedgram.ledger.folder import Ledgers
 from fedgram.ledger.ledger import COHORT
-from fedgram.methods.afl import AFL
-from fedgram.secure.messages import Masked, Reveal, Roster, SealedShares
+from fedgram.secure.messages import (
+    NOTHING,
+    Masked,
+    Reveal,
+    Roster,
+    SealedShares,
+    SessionStart,
+    Survivors,
+)
 
 COUNT = 6  # of whom five must stay
-CLASSES = ("no", "yes")
 
 
-@pytest.fixture(autouse=True)
-def _loads(monkeypatch):
-    """Let a method of fedgram's own sum what the tests of secure sums know how to search for."""
-
-    def statistics(self, client, _):
-        return load_of(client) if client.id else Load()
-
-    monkeypatch.setattr(AFL, "statistics", statistics)
-
-
-def office(folder, name):
-    site = lone(name)
-    return SiteEndpoint(
-        name, lambda: site, grid={}, folder=folder / name, accept=SitePolicy(samples=0)
-    )
-
-
-def terms(run="0"):
-    space = lone("c00").train.features.space
-    return Terms(
-        version=version("fedgram"),
-        run=run * 32,
-        seed=0,
-        method="afl",
-        settings={},
-        grid={},
-        secure=True,
-        space=space,
-        classes=CLASSES,
-    )
-
-
-def node(name):
-    return 100 + int(name[1:])
-
-
-class Remote:
-    """A federation of offices, and all that its server sees."""
-
-    def __init__(self, folder, count, fault=None, *, run="0"):
-        there = {node(name): office(folder, name) for name in names(count)}
-        self.notes = []
-        self.carrier = StandIn(there, fault)
-        post = Collector(
-            self.carrier,
-            node,
-            Deadlines(timeout=30, grace=5),
-            lambda *note: self.notes.append(note),
-        )
-        self.engine = SecureRemoteFederation(
-            post, names(count), terms(run), ReplayLog(folder / run)
-        )
-
-    def sum(self):
-        return self.engine.sum(AFL().statistics)
-
-    @property
-    def view(self):
-        """Messages in the form in which the tests of secure sums search them."""
-        asked = [codec.decode(request).broadcast.content for _, request in self.carrier.sent]
-        told = [codec.decode(answer) for answer in self.carrier.answered]
-        return [*asked, *(answer.value for answer in told if isinstance(answer, Answer))]
-
-    def seen(self):
-        """Return every byte that the server has sent or received."""
-        return b"".join([*(request for _, request in self.carrier.sent), *self.carrier.answered])
-
-
-def silent(away, kinds):
-    def fault(asked, request, answer):
-        return None if asked in map(node, away) and kind(request) in kinds else answer(request)
-
-    return fault
-
-
-def traces(name):
-    """Return by which bytes a contribution would be found, in whatever width it were sent."""
-    values = plain(name).values
-    return [
-        values.astype(width).tobytes()[:64] for width in (np.int8, np.int16, np.int32, np.int64)
-    ]
+pytestmark = pytest.mark.usefixtures("loads")
 
 
 def test_fifty_sites_of_whom_ten_drop_out_after_sharing_keys(tmp_path):
@@ -184,6 +106,12 @@ BAD = {
         lambda v: replace(v, keys={**v.keys, "c05": "00" * 33}),
         "other clients than asked",
     ),
+    "a wrong share": (
+        "reveal",
+        lambda v: replace(v, seeds={**v.seeds, "c05": "00" * 33}),
+        "client c02: it sent a wrong share of the secret of c05",
+    ),
+    "digests of some": ("shares", lambda v: replace(v, digests={}), "digests of other shares"),
     "no secrets": ("reveal", lambda v: replace(v, seeds={}), "other clients than asked"),
 }
 
@@ -251,13 +179,19 @@ def test_a_round_whose_answer_was_lost_at_the_site_is_not_answered_again(rounds)
 
 
 def test_rounds_are_answered_in_order_and_sessions_not_mixed(tmp_path):
-    from fedgram.secure.messages import SessionStart
-
+    about = commitment_of(
+        terms(), ask_number=0, step="statistics", federation="", broadcast=NOTHING
+    )
+    start = SessionStart(session="ab" * 32, commitment=about)
     assert "unknown here" in asked(tmp_path, "shares", None)[1].text
-    _, keys = asked(tmp_path, "keys", SessionStart(session="ab" * 32))
+    for other in (replace(about, run="1"), replace(about, step="score"), replace(about, method="")):
+        said = asked(tmp_path, "keys", replace(start, commitment=other))[1]
+        assert "the session is about another federation, run, step" in said.text
+    _, keys = asked(tmp_path, "keys", start)
     assert isinstance(keys, Answer)
-    for what in ("masked", "reveal"):
-        assert "out of order" in asked(tmp_path, what, SealedShares(sealed={}))[1].text
+    listed = Survivors(names=("c00", "c01", "c02"))
+    for what, content in (("masked", SealedShares(sealed={})), ("reveal", listed)):
+        assert "out of order" in asked(tmp_path, what, content)[1].text
     roster = Roster(session="cd" * 32, threshold=3, members=(keys.value,) * 3)
     assert isinstance(asked(tmp_path, "shares", roster)[1], Refusal)
     assert isinstance(
@@ -276,7 +210,7 @@ def test_in_a_secure_run_nothing_is_told_in_the_open(tmp_path):
 
 
 @pytest.fixture
-def honest(monkeypatch):
+def honest(loads, monkeypatch):  # noqa: F811
     monkeypatch.undo()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from fedgram.core import codec
@@ -12,8 +12,11 @@ from fedgram.errors import DataError, FedgramError, MismatchError
 from fedgram.federation.method import Method, create_method
 from fedgram.federation.scoring import Metrics
 from fedgram.runtime.text import one_line
+from fedgram.secure.messages import Commitment
 
-RequestKind = Literal["greet", "step", "score", "deliver", "keys", "shares", "masked", "reveal"]
+RequestKind = Literal[
+    "greet", "step", "score", "deliver", "keys", "shares", "masked", "confirm", "reveal"
+]
 _LONGEST_TEXT = 300  # characters of a text from a site that are shown
 
 
@@ -131,6 +134,34 @@ class Refusal:
     request_digest: str
     error: str
     text: str
+
+
+def commitment_of(
+    terms: Terms, *, ask_number: int, step: str, federation: str, broadcast: str
+) -> Commitment:
+    """Return what a secure sum is about; server and sites compute it, each from what they have.
+
+    Parameters
+    ----------
+    terms
+        The terms of the run.
+    ask_number, step
+        Number of the sum, and its step.
+    federation
+        Digest that names the federation.
+    broadcast
+        Digest of the argument of the step.
+    """
+    return Commitment(
+        federation=federation,
+        run=terms.run,
+        ask_number=ask_number,
+        step=step,
+        method=terms.method,
+        settings=codec.digest(replace(terms, run="", classes=())),
+        classes=codec.digest(list(terms.classes)),
+        broadcast=broadcast,
+    )
 
 
 def request_digest(request: bytes) -> str:

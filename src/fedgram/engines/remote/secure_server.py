@@ -7,21 +7,30 @@ from typing import Any
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive
-from fedgram.engines.remote.messages import Answer, RequestKind, Round, ScoreRequest
+from fedgram.engines.protocol import require_one_broadcast
+from fedgram.engines.remote.messages import (
+    Answer,
+    RequestKind,
+    Round,
+    ScoreRequest,
+    commitment_of,
+)
 from fedgram.engines.remote.server import Count, RemoteFederation
 from fedgram.errors import MismatchError
 from fedgram.federation.protocol import Total
 from fedgram.federation.scoring import ScoreTask, SiteScore
 from fedgram.federation.step import Step, step_name
 from fedgram.secure.flatten import flatten, words
-from fedgram.secure.messages import Keys, Masked, Reveal, Shares
-from fedgram.secure.server import TWO_THIRDS, Server
+from fedgram.secure.messages import Confirmation, Keys, Masked, Reveal, Shares
+from fedgram.secure.party import TWO_THIRDS
+from fedgram.secure.server import Server
 from fedgram.secure.session import Ask, run_session
 
 _KINDS: dict[RequestKind, type] = {
     "keys": Keys,
     "shares": Shares,
     "masked": Masked,
+    "confirm": Confirmation,
     "reveal": Reveal,
 }
 _PART = 4096  # most bytes for one client in a message about all clients
@@ -29,7 +38,7 @@ _LEAST_ROOM = 1 << 20
 
 
 class SecureRemoteFederation(RemoteFederation):
-    """A remote federation whose sums are secure, with four rounds each.
+    """A remote federation whose sums are secure, with five rounds each.
 
     The server can check only the layout of a contribution, because its values are masked. Sites
     check their values before they mask them.
@@ -38,16 +47,22 @@ class SecureRemoteFederation(RemoteFederation):
     ----------
     threshold
         More than this fraction of the sites must stay to the end of a sum.
+    federation
+        Digest that names the federation; sites that know it answer no other one.
     """
 
-    def __init__(self, *args: Any, threshold: float = TWO_THIRDS, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, threshold: float = TWO_THIRDS, federation: str = "", **options: Any
+    ) -> None:
         super().__init__(*args, **{**options, "private": True})
         self._threshold = threshold
+        self._federation = federation
 
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Total:
         names = self._begin(step, clients)
+        require_one_broadcast(broadcast, names)
         like = self._example(step, broadcast)
         total, who = self._masked_total(step_name(step), broadcast, names, like)
         self._totals.summed(step, broadcast, who)
@@ -58,6 +73,7 @@ class SecureRemoteFederation(RemoteFederation):
 
     def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore]]:
         self._serial += 1
+        require_one_broadcast(shared, self._names)
         scoring = ScoreRequest(part=shared, round=step.round, best=step.best)
         total, _ = self._masked_total("score", scoring, self._names, self._zero_scores())
         yield "", SiteScore(sums=total)
@@ -68,9 +84,16 @@ class SecureRemoteFederation(RemoteFederation):
         if self._replayed(key):
             replayed = dict(self._replay_log.values(self._serial))
             return replayed["total"], replayed["names"]
-        server, count = Server(share=self._threshold), Count()
+        commitment = commitment_of(
+            self._terms,
+            ask_number=self._asked,
+            step=step,
+            federation=self._federation,
+            broadcast=codec.digest(broadcast),
+        )
+        server, count = Server(commitment, share=self._threshold), Count()
         ask = self._transport(server, step, broadcast, flatten(like)[0], count)
-        total, survivors = run_session(server, names, ask)
+        total, survivors = run_session(server, names, ask, confirm=True)
         who = list(survivors.names)
         count.clients = len(who)
         self._replay_log.put(self._serial, "total", total)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, fields, is_dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,8 @@ from fedgram.engines.remote.messages import (
     read_request,
     request_digest,
 )
-from fedgram.engines.remote.secure_site import Kept, masked_answer, nothing
+from fedgram.engines.remote.policy import REFUSALS, AnswerRecord, SitePolicy, log_refusal
+from fedgram.engines.remote.secure_site import Kept, SecureRounds, nothing
 from fedgram.engines.remote.site_store import SiteStore
 from fedgram.engines.remote.validation import require_possible
 from fedgram.errors import DataError, FedgramError, MismatchError, PrivacyError
@@ -39,25 +42,20 @@ from fedgram.federation.scoring import ScoreTask
 from fedgram.federation.shared import Published
 from fedgram.federation.step import named_step
 from fedgram.runtime import files, flops
+from fedgram.secure.messages import ProtocolError, Signer
 
-
-@dataclass(frozen=True, kw_only=True)
-class SitePolicy:
-    """The requests that a site accepts, from any server.
-
-    Parameters
-    ----------
-    methods
-        Methods whose steps may run here; empty for all methods that come with fedgram.
-    secure
-        Send contributions under masks only.
-    samples
-        Minimum number of training samples with which the site takes part.
-    """
-
-    methods: tuple[str, ...] = ()
-    secure: bool = False
-    samples: int = 1
+SCORE = "score"  # name of the step that scores models
+# Requests whose answers depend on the samples. They are counted, those of a secure sum once.
+_COUNTED = ("step", "score", "masked")
+# Requests of a secure sum that follow another one, for which the samples were checked.
+_LATER = ("shares", "confirm", "reveal")
+# What a server reads of an error in a secure run; the reason stays in a log at the site.
+_UNDISCLOSED: dict[type[FedgramError], str] = {
+    PrivacyError: "the rules of this site do not allow it",
+    MismatchError: "this site does not agree with the terms",
+    DataError: "the request, or the samples or files of this site, cannot be used",
+    FedgramError: "this site cannot compute the answer",
+}
 
 
 class SiteEndpoint:
@@ -75,6 +73,10 @@ class SiteEndpoint:
         Folder for the site's state.
     accept
         Requests that the site accepts.
+    signer
+        Signs for the site in secure sums, and knows the keys that are pinned; None in a simulation.
+    federation
+        Digest that names the federation; empty to accept any.
     """
 
     def __init__(
@@ -85,12 +87,17 @@ class SiteEndpoint:
         grid: dict[str, Any],
         folder: Path,
         accept: SitePolicy,
+        signer: Signer | None = None,
+        federation: str = "",
     ) -> None:
         self._name = name
         self._site = site
         self._grid = grid
         self._folder = folder
         self._accept = accept
+        self._signer = signer
+        self._federation = federation
+        self._record = AnswerRecord(folder)
 
     def answer(self, content: bytes) -> bytes:
         """Return the answer to a request, or a refusal with its reason; nothing is raised."""
@@ -100,22 +107,35 @@ class SiteEndpoint:
             require_sound(request, "request")
             self._agree(request.terms)
             store = SiteStore(self._folder, request.terms.run)
-            known = store.answer(request.serial, request.kind, to)
-            return known or self._answered(request, to, store)
-        except FedgramError as error:
-            return self._refusal(to, error, str(error))
+        except Exception as error:  # about what the server has sent, not about samples
+            return self._refusal(to, error, secure=False)
+        try:
+            if request.kind == "greet":
+                return self._answered(request, to, store)
+            with store.exclusive():
+                known = store.answer(request.serial, request.kind, to)
+                return known or self._answered(request, to, store)
         except Exception as error:  # the server learns the reason instead of waiting
-            return self._refusal(to, error, f"{type(error).__name__}: {error}")
+            return self._refusal(to, error, secure=request.terms.secure)
 
-    def _refusal(self, to: str, error: Exception, text: str) -> bytes:
-        return codec.encode(
-            Refusal(client=self._name, request_digest=to, error=type(error).__name__, text=text)
-        )
+    def _refusal(self, to: str, error: Exception, *, secure: bool) -> bytes:
+        """Return a refusal; in a secure run with a text that does not depend on the samples."""
+        own = isinstance(error, FedgramError)
+        kind, text = type(error).__name__, str(error) if own else f"{type(error).__name__}: {error}"
+        if secure and not isinstance(error, ProtocolError):
+            with suppress(Exception):  # a full disk must not change the answer
+                log_refusal(self._folder, f"{kind}: {text}")
+            found = next((k for k in _UNDISCLOSED if isinstance(error, k)), FedgramError)
+            kind = found.__name__
+            text = f"{_UNDISCLOSED[found]}; the reason is in {REFUSALS} at the site"
+        return codec.encode(Refusal(client=self._name, request_digest=to, error=kind, text=text))
 
     def _answered(self, request: Request, to: str, store: SiteStore) -> bytes:
         before = flops.total()
-        value, keep = self._value(request, store)
-        operations = flops.total() - before
+        self._permit(request, site := cache(self._site))
+        value, keep = self._value(request, store, site)
+        # The number of operations tells the number of samples.
+        operations = 0 if request.terms.secure else flops.total() - before
         answer = codec.encode(
             Answer(client=self._name, request_digest=to, value=value, flops=operations)
         )
@@ -124,32 +144,53 @@ class SiteEndpoint:
             store.keep_answer(request.serial, request.kind, to, answer)
         return answer
 
-    def _value(self, request: Request, store: SiteStore) -> Kept:
-        """Return the value of the answer, and a function that stores what the site must keep."""
-        terms = request.terms
-        if request.kind == "greet":
-            return self._greeting(terms), nothing
-        if request.kind == "step":
-            if terms.secure:
-                raise PrivacyError(f"{request.step} was requested without masks, in a secure run")
-            return self._step(request, self._ready(self._permitted(), request, store), store)
-        if request.kind == "score" and not terms.secure:
-            return self._evaluated(request, store), nothing
-        if request.kind == "deliver":
-            self._receive(request, store)
-            return None, nothing
-        if not terms.secure:
+    def _permit(self, request: Request, site: Callable[[], Site]) -> None:
+        """Raise unless this site's policy allows a request. Every request passes this function.
+
+        The members of a secure sum are known later: `SecureRounds` checks them.
+        """
+        terms, policy = request.terms, self._accept
+        policy.require_terms(terms.method, secure=terms.secure)
+        if terms.secure and request.kind in ("step", "score"):
+            raise ProtocolError(f"a {request.kind} was requested without masks, in a secure run")
+        if not terms.secure and request.kind in ("keys", "masked", *_LATER):
             raise MismatchError(
                 f"{request.kind} is a round of a secure sum, and this run is not secure"
             )
-        return masked_answer(
-            request, store, name=self._name, step=lambda asked: self._masked(asked, store)
-        )
+        if request.kind not in _LATER:
+            policy.require_samples(len(site().train) + len(site().valid))
+        if request.kind in _COUNTED:
+            self._record.count(terms.run, policy)
 
-    def _masked(self, request: Request, store: SiteStore) -> Kept:
+    def _value(self, request: Request, store: SiteStore, site: Callable[[], Site]) -> Kept:
+        """Return the value of the answer, and a function that stores what the site must keep."""
+        if request.kind == "greet":
+            return self._greeting(request.terms, site()), nothing
+        if request.kind == "step":
+            return self._step(request, self._ready(site(), request, store), store)
+        if request.kind == "score":
+            return self._evaluated(request, site(), store), nothing
+        if request.kind == "deliver":
+            self._receive(request, site(), store)
+            return None, nothing
+        rounds = SecureRounds(
+            name=self._name,
+            signer=self._signer,
+            policy=self._accept,
+            record=self._record,
+            federation=self._federation,
+            store=store,
+            samples=lambda: fingerprint(site(), reserve_valid=False),
+            step=lambda asked: self._masked(asked, site(), store),
+        )
+        return rounds.answer(request)
+
+    def _masked(self, request: Request, site: Site, store: SiteStore) -> Kept:
         if isinstance(request.broadcast, ScoreRequest):
-            return self._evaluated(request, store).sums, nothing
-        return self._step(request, self._ready(self._permitted(), request, store), store)
+            if request.step != SCORE:  # sums are recorded by the names of their steps
+                raise ProtocolError(f"expected scores as the step {SCORE!r}")
+            return self._evaluated(request, site, store).sums, nothing
+        return self._step(request, self._ready(site, request, store), store)
 
     def _agree(self, terms: Terms) -> None:
         """Raise if the terms of a server differ from those of this site."""
@@ -161,26 +202,13 @@ class SiteEndpoint:
         if terms.method not in names():  # it becomes the name of files, and of a module
             shown = str(terms.method)[:100]
             raise DataError(f"method {shown!r} is not known; sites run the methods of fedgram only")
-        if self._accept.methods and terms.method not in self._accept.methods:
-            accepted = ", ".join(self._accept.methods)
-            raise PrivacyError(f"method {terms.method} may not run here; accepted: {accepted}")
-        if self._accept.secure and not terms.secure:
-            raise PrivacyError("this site takes part in secure sums only; set engine.secure = true")
         if terms.grid != self._grid:
             raise MismatchError(
                 f"the server's grid is {_shown(terms.grid)}, this site's {_shown(self._grid)}; "
                 "use the same grid"
             )
 
-    def _permitted(self) -> Site:
-        """Return the samples, if there are enough of them; no request reads them in another way."""
-        site = self._site()
-        if len(site.train) + len(site.valid) < self._accept.samples:
-            raise PrivacyError(f"this site has fewer than {self._accept.samples} samples")
-        return site
-
-    def _greeting(self, terms: Terms) -> Greeting:
-        site = self._permitted()
+    def _greeting(self, terms: Terms, site: Site) -> Greeting:
         samples = len(site.train) + len(site.valid)
         space, classes = site.train.features.space, site.train.labels.classes
         if terms.secure:
@@ -200,6 +228,11 @@ class SiteEndpoint:
                 f"the features of this site differ from those of the federation: "
                 f"{terms.space.difference(own) if terms.space != NO_SPACE else 'no space yet'}; "
                 "use the same backbone, grid and lift"
+            )
+        # Whether or not there are samples of a class: else refusals would tell which there are.
+        if terms.secure and not set(site.train.labels.classes) <= set(terms.classes):
+            raise MismatchError(
+                "the class list of the server lacks classes of this site's class list; start again"
             )
         site = replace(
             site,
@@ -239,7 +272,7 @@ class SiteEndpoint:
 
         return value, keep
 
-    def _evaluated(self, request: Request, store: SiteStore) -> Any:
+    def _evaluated(self, request: Request, site: Site, store: SiteStore) -> Any:
         """Personalize and score; the model stays here, stored by the number of its round."""
         terms, scoring = request.terms, request.broadcast
         task = ScoreTask(
@@ -248,7 +281,7 @@ class SiteEndpoint:
             kept_valid=terms.kept_valid,
             keep=lambda _, model: store.keep_model(scoring.round, model, best=scoring.best),
         )
-        site = self._ready(self._permitted(), request, store)
+        site = self._ready(site, request, store)
         return task(site, self._scoring_client(site, request), scoring.part)
 
     def _scoring_client(self, site: Site, request: Request) -> Client:
@@ -256,12 +289,12 @@ class SiteEndpoint:
         rng = client_rng(request.terms.seed, self._name, SCORING)
         return site.client(rng, frozen=True, totals=frozenset(request.totals))
 
-    def _receive(self, request: Request, store: SiteStore) -> None:
+    def _receive(self, request: Request, site: Site, store: SiteStore) -> None:
         """Store the final model, its card and the shared result, and delete the rest of the run."""
         terms, delivery = request.terms, request.broadcast
         if not isinstance(delivery, Delivery):
             raise DataError("a delivery without content; install the same fedgram as the server")
-        site, model = self._permitted(), store.model(delivery.round)
+        model = store.model(delivery.round)
         ready = self._ready(site, request, store)
         store.use_samples(fingerprint(ready, reserve_valid=terms.reserve_valid))
         if model is None:  # this site was not connected when the round was scored

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class SiteStore:
     def __init__(self, folder: Path, run: str) -> None:
         if not re.fullmatch("[0-9a-f]{8,64}", run):  # it becomes the name of a folder
             raise DataError(f"{run!r} is not the name of a run")
+        self._folder = folder
         self._statistics = folder / "statistics"
         self._samples = folder / "samples"
         self._run = folder / "runs" / run
@@ -50,6 +52,10 @@ class SiteStore:
         for path in old:
             files.erase(path)
         files.write(self._samples, fingerprint, private=True)
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Return the lock of this site: its processes answer one request after the other."""
+        return files.exclusive(self._folder / "site.lock")
 
     def answer(self, serial: int, kind: str, request_digest: str) -> bytes | None:
         """Return the stored answer to this request; None if there is none."""
