@@ -21,8 +21,9 @@ from remote_support import (
 from fedgram.core.census import Census
 from fedgram.deploy.membership import Membership
 from fedgram.deploy.server import run_federation
+from fedgram.engines.remote.contributions import Contributions
 from fedgram.engines.remote.validation import require_registered
-from fedgram.errors import ConfigError, DataError
+from fedgram.errors import ConfigError, DataError, ExactnessError
 from fedgram.ledger.folder import Ledgers
 
 DATA = {"clients": 6, "valid_fraction": 0.1, "dirichlet": 10.0}
@@ -142,6 +143,28 @@ def test_a_site_that_grows_is_noted(tmp_path):
         ("c1", f"{count} samples, {len(half.train) + len(half.valid)} before; ask the site if it "
          "has more data")
     ]  # fmt: skip
+
+
+def test_a_total_that_would_wrap_leaves_out_the_site_and_not_the_run(tmp_path):
+    """A member of an earlier run has used up the range: the site that is asked has no room."""
+    folder, config = federation(tmp_path, "afl", clients=6, data=DATA)
+    nodes = offices(config, tmp_path / "sites")
+    run_federation(StandIn(nodes), folder, [].append)
+    with Ledgers(folder) as ledgers:
+        ((_, ledger),) = ledgers
+        ledger.leave("c3")
+        ledger.admit("c3")
+        own = ledger.of("c1")
+        times = (own.space.most_samples - ledger.total.count) // own.count
+        huge = replace(own, **{name: getattr(own, name) * times for name in own.summed_fields()})
+        ledger.join("x", huge)
+        kept = Contributions(ledger, {})
+        kept.require_room("x", huge)  # in the place of the same
+        with pytest.raises(ExactnessError, match="forget a member"):
+            kept.require_room("y", huge)
+    federation(tmp_path, "afl", clients=6, data=DATA, rules=MOST)
+    out = run_federation(StandIn(nodes), folder, [].append)
+    assert any(c == "c3" and "the total would have" in text for c, text in notes(out, "afl"))
 
 
 @pytest.mark.parametrize("samples", [{"c1": -1}, {"c1": 1.5}, {"c1": True}, {"c1": "5"}, 5])

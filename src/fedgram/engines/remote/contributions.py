@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fedgram.core.statistics import Statistics
-from fedgram.errors import DataError, LedgerError
+from fedgram.errors import DataError, ExactnessError, LedgerError
 from fedgram.ledger.ledger import COHORT, Ledger, cohort
 
 
@@ -49,6 +49,16 @@ class Contributions:
     def samples(self, client: str) -> int:
         """Return the number of samples that a member has contributed; 0 if it is no member."""
         return self._ledger.of(client).count if client in self._ledger.members else 0
+
+    def require_room(self, client: str, statistics: Statistics) -> None:
+        """Raise an error if the total with this contribution could wrap."""
+        count = self._ledger.total.count - self.samples(client) + statistics.count
+        if count > statistics.space.most_samples:
+            raise ExactnessError(
+                f"with {statistics.count} samples the total would have {count}, and the maximum "
+                f"with this grid is {statistics.space.most_samples}; forget a member that claims "
+                "more samples than it has"
+            )
 
     def join(self, client: str, statistics: Statistics) -> None:
         """Store a contribution; it is on disk when this returns."""

@@ -211,9 +211,10 @@ class RemoteFederation:
         present = set(self._names) - set(missing)
         needed = max(0, self._collector.needed(len(self._names)) - len(present))
 
-        def check(name: str, _: Answer) -> None:
+        def check(name: str, answer: Answer) -> None:
             if reason := kept.refusal(name):
                 raise MismatchError(f"the site {reason}")
+            kept.require_room(name, answer.value)
 
         for received in self._answers(requests, like, needed=needed, also=check):
             self._replay_log.put(self._serial, received.client, received.cost)
