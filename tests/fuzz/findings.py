@@ -124,6 +124,16 @@ FINDINGS: Mapping[str, Sequence[bytes]] = {
     **dict.fromkeys(
         ("JSON", "certificate", "times.jsonl", "course.json", "onnx sidecar", "table.jsonl"), JSON
     ),
+    "preprocessor config": (
+        *JSON,
+        b'{"size": -Infinity}',
+        b'{"size": {"width": 8}}',
+        b'{"size": 8, "rescale_factor": false}',
+        b'{"size": 8, "image_std": [1, [], 1]}',
+        b'{"size": 8, "resample": 3000}',
+        b'{"size": 0.5}',
+        b'{"size": {"height": 0.5, "width": 1}}',
+    ),
     "override": (f"a={LONG}".encode(), f"a={DEEP}".encode(), f"grid.bits={LONG}".encode()),
     "site.toml": (
         *TOML,

@@ -28,7 +28,9 @@ from fedgram.cli.screen import print_runs
 from fedgram.core import codec
 from fedgram.data.items import Columns, read_items
 from fedgram.data.sources import load_dataset, load_vectors
-from fedgram.data.tabular.reader import read_table
+from fedgram.data.tabular.draft import draft as drafted
+from fedgram.data.tabular.moments import Measured, sum_measured, with_moments
+from fedgram.data.tabular.reader import read_table, read_tables
 from fedgram.data.tabular.schema import Schema
 from fedgram.deploy.folders import SiteFolder
 from fedgram.deploy.run_state import RunState
@@ -53,7 +55,9 @@ from fedgram.experiments.record import versions
 from fedgram.experiments.study import published
 from fedgram.experiments.study import settings as study
 from fedgram.experiments.study.folder import Folder
+from fedgram.features.backbones.huggingface import picture
 from fedgram.features.backbones.onnx import _stated
+from fedgram.features.backbones.timm import _arguments
 from fedgram.features.feature_file import Known
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution
@@ -533,6 +537,18 @@ def agreed(path: Path) -> object:
     return schema.read(found), schema.codes(found)
 
 
+def draft(path: Path) -> object:
+    return drafted(read_tables(path), label="label")
+
+
+def moments(path: Path) -> object:
+    """Read the file of 'fedgram schema measure' as 'fedgram schema settle' does."""
+    part, agreed = codec.load(path), Schema.load(STORED / "schema.toml")
+    if not isinstance(part, Measured):
+        raise DataError("not a file of moments")
+    return with_moments(agreed, sum_measured(agreed, [part])).toml()
+
+
 def parquet_inputs() -> list[bytes]:
     import pyarrow
     from pyarrow import parquet
@@ -609,6 +625,18 @@ def image(path: Path) -> object:
     from fedgram.features.extract import decoded
 
     return decoded(path)
+
+
+def preprocessor(path: Path) -> object:
+    try:
+        settings = json_object(read_text(path))
+    except ValueError as error:
+        raise DataError("not valid JSON") from error
+    return picture(settings, 224, "hf:model")
+
+
+def timm_config(path: Path) -> object:
+    return _arguments(path.parent)
 
 
 # Keys
@@ -722,6 +750,14 @@ READERS: Mapping[str, Reader] = {
     "schema and table": Reader(
         prepare=file_reader("x.jsonl", agreed, JSON_LINES), mutate=mutate.of_json_lines
     ),
+    "schema draft": Reader(
+        prepare=file_reader("x.csv", draft, CSV + b"5,f,dog\n"), mutate=mutate.of_cells, cost=2
+    ),
+    "moments": Reader(
+        prepare=file_reader("north.moments", moments, *stored("north.moments")),
+        mutate=mutate.of_message,
+        cost=2,
+    ),
     "table.parquet": Reader(
         prepare=lambda folder: file_reader("x.parquet", table, *parquet_inputs())(folder),
         mutate=mutate.of_bytes,
@@ -737,6 +773,20 @@ READERS: Mapping[str, Reader] = {
     ),
     "onnx sidecar": Reader(
         prepare=file_reader("m.onnx.json", _stated, b'{"size": 6, "mean": [0.5, 0.5, 0.5]}'),
+        mutate=mutate.of_json,
+    ),
+    "preprocessor config": Reader(
+        prepare=file_reader(
+            "p.json",
+            preprocessor,
+            b'{"size": {"height": 8, "width": 8}, "do_center_crop": true, "crop_size": 8, '
+            b'"image_mean": [0.5, 0.5, 0.5], "image_std": [1, 1, 1], "resample": 3}',
+            b'{"size": {"shortest_edge": 8}, "do_resize": true, "rescale_factor": 0.5}',
+        ),
+        mutate=mutate.of_json,
+    ),
+    "timm config": Reader(
+        prepare=file_reader("config.json", timm_config, b'{"model_args": {"num_classes": 3}}'),
         mutate=mutate.of_json,
     ),
     "authority certificate": Reader(prepare=authority("ca.crt"), mutate=mutate.of_bytes),
