@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from tests.fuzz import mutate
-from tests.fuzz.readers import arrays
+from . import mutate
+from .readers import arrays
 
 DEEP = "[" * 100_000
 LONG = "7" * 1_000_000

@@ -65,7 +65,8 @@ from fedgram.ledger.ledger import Ledger
 from fedgram.report.page import page
 from fedgram.runtime.files import read_text
 from fedgram.runtime.parse import json_object, json_value, toml_table
-from tests.fuzz import mutate
+
+from . import mutate
 
 STORED = Path(__file__).parent.parent / "stored"
 Read = Callable[[bytes], object]
