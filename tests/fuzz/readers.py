@@ -22,8 +22,11 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from click.testing import CliRunner
 from safetensors.numpy import save
 
+from fedgram.cli import main
+from fedgram.cli.models import predicted
 from fedgram.cli.screen import print_runs
 from fedgram.core import codec
 from fedgram.data.items import Columns, read_items
@@ -202,6 +205,19 @@ def certificate(path: Path) -> None:
     """Read a certificate as 'fedgram ledger verify' does."""
     with contextlib.suppress(OSError, ValueError):
         Certificate.read(json_object(read_text(path)))
+
+
+def model(path: Path) -> object:
+    return predicted(path, str(STORED / "north.npz"), None)
+
+
+def shared_model(path: Path) -> None:
+    """Personalize a shared model as the command does."""
+    done = CliRunner().invoke(
+        main, ["personalize", str(path), str(STORED / "north.npz"), "-o", str(path) + ".own"]
+    )
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
 
 
 # Ledgers
@@ -680,6 +696,16 @@ READERS: Mapping[str, Reader] = {
     "contribution": Reader(
         prepare=file_reader("a.contribution", contribution, *stored("*.contribution")),
         mutate=mutate.of_message,
+    ),
+    "model": Reader(
+        prepare=file_reader("m.safetensors", model, *stored("run/*/models/north.safetensors")),
+        mutate=mutate.of_message,
+        cost=10,
+    ),
+    "shared model": Reader(
+        prepare=file_reader("m.safetensors", shared_model, *stored("run/a*/shared.safetensors")),
+        mutate=mutate.of_message,
+        cost=40,
     ),
     "ledger": Reader(prepare=ledger_bytes, mutate=mutate.of_bytes, cost=20),
     "ledger cells": Reader(prepare=ledger_cells, mutate=of_cell, cost=20),
