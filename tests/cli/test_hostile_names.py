@@ -14,7 +14,7 @@ from fedgram.cli.models import _csv
 from fedgram.cli.screen import print_runs
 from fedgram.core import codec
 from fedgram.core.samples import Space
-from fedgram.deploy.settings import read_federation, read_site
+from fedgram.deploy.settings import read_federation, read_site, registered
 from fedgram.engines.remote.collector import Deadlines
 from fedgram.engines.remote.enrollment import Enrollment
 from fedgram.engines.remote.messages import (
@@ -81,6 +81,13 @@ def test_a_name_with_controls_is_refused_and_shown_without_them(here):
     assert cli("ledger", "join", "book.ledger", "b.part").exit_code == 3
 
 
+def test_an_error_is_printed_in_one_line_without_controls(here):
+    done = cli("ledger", "show", f"{HOSTILE}\n.ledger")
+    assert done.exit_code == 8
+    assert done.stderr.startswith("fedgram: error: ward\\x1b[2J")
+    assert done.stderr.count("\n") == 1
+
+
 def test_classes_with_controls_are_refused(here):
     rng = np.random.default_rng(0)
     np.savez("y.npz", x=rng.normal(size=(4, 3)), y=np.arange(4) % 2, classes=["a", HOSTILE])
@@ -140,6 +147,13 @@ def test_a_site_that_names_itself_otherwise_than_in_its_settings_is_not_admitted
 def test_predictions_are_cells_and_not_formulas():
     lines = _csv(np.array([[0.2, 0.8], [0.9, -0.5]]), ("=cmd()", "@sum")).splitlines()
     assert lines[1:] == ["1,'@sum,0.2,0.8", "0,'=cmd(),0.9,-0.5"]
+
+
+@pytest.mark.parametrize("node", ["-Infinity", '"5"', "true", "null", "1.5", "[]"])
+def test_the_node_of_a_site_is_an_integer(tmp_path, node):
+    (tmp_path / "nodes.json").write_text(f'{{"north": {{"node": {node}}}}}')
+    with pytest.raises(DataError, match=r"nodes\.json: not a list of registered sites"):
+        registered(tmp_path)
 
 
 def test_names_in_settings_are_normalized(tmp_path):

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import pickle
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -351,3 +352,31 @@ def test_an_idx_file_is_unpacked_no_further_than_its_header(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress(whole + bytes(10**7)))
     with pytest.raises(DataError, match="expected 4 bytes"):
         read_idx(tmp_path / "a.gz")
+
+
+def test_an_array_has_the_bytes_that_its_header_declares(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 3)), y=np.zeros(2, int))
+    with zipfile.ZipFile(tmp_path / "x.npz") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    for more in (b"", b"\0"):
+        with zipfile.ZipFile(tmp_path / "y.npz", "w") as archive:
+            for name, content in parts.items():
+                archive.writestr(name, content + more)
+        if not more:
+            assert len(load_dataset(str(tmp_path / "y.npz"))) == 2
+            continue
+        with pytest.raises(DataError, match=r"y\.npz: .*expected an array of shape"):
+            load_dataset(str(tmp_path / "y.npz"))
+
+
+def test_a_number_in_a_cifar_file_reserves_no_memory(tmp_path):
+    """The unpickler in C makes room for as many values as the largest number of a memo says."""
+    for name in ("train", "test", "meta"):
+        (tmp_path / name).write_bytes(b"}r" + (2**24).to_bytes(4, "little") + b".")
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="not a CIFAR file"):
+            load_dataset(str(tmp_path))
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()

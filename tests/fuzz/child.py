@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedgram.errors import FedgramError
-from tests.fuzz.readers import Prepared, Reader
+
+from .readers import Prepared, Reader
 
 MEMORY = 1 << 29  # bytes that a reader may take beyond those of the process
 SECONDS = 10.0  # of the processor, for one small input

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from tests.fuzz import mutate
-from tests.fuzz.readers import arrays
+from . import mutate
+from .readers import arrays
 
 DEEP = "[" * 100_000
 LONG = "7" * 1_000_000
@@ -123,6 +123,16 @@ FINDINGS: Mapping[str, Sequence[bytes]] = {
     ),
     **dict.fromkeys(
         ("JSON", "certificate", "times.jsonl", "course.json", "onnx sidecar", "table.jsonl"), JSON
+    ),
+    "preprocessor config": (
+        *JSON,
+        b'{"size": -Infinity}',
+        b'{"size": {"width": 8}}',
+        b'{"size": 8, "rescale_factor": false}',
+        b'{"size": 8, "image_std": [1, [], 1]}',
+        b'{"size": 8, "resample": 3000}',
+        b'{"size": 0.5}',
+        b'{"size": {"height": 0.5, "width": 1}}',
     ),
     "override": (f"a={LONG}".encode(), f"a={DEEP}".encode(), f"grid.bits={LONG}".encode()),
     "site.toml": (

@@ -22,13 +22,18 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from click.testing import CliRunner
 from safetensors.numpy import save
 
+from fedgram.cli import main
+from fedgram.cli.models import predicted
 from fedgram.cli.screen import print_runs
 from fedgram.core import codec
 from fedgram.data.items import Columns, read_items
 from fedgram.data.sources import load_dataset, load_vectors
-from fedgram.data.tabular.reader import read_table
+from fedgram.data.tabular.draft import draft as drafted
+from fedgram.data.tabular.moments import Measured, sum_measured, with_moments
+from fedgram.data.tabular.reader import read_table, read_tables
 from fedgram.data.tabular.schema import Schema
 from fedgram.deploy.folders import SiteFolder
 from fedgram.deploy.run_state import RunState
@@ -53,7 +58,9 @@ from fedgram.experiments.record import versions
 from fedgram.experiments.study import published
 from fedgram.experiments.study import settings as study
 from fedgram.experiments.study.folder import Folder
+from fedgram.features.backbones.huggingface import picture
 from fedgram.features.backbones.onnx import _stated
+from fedgram.features.backbones.timm import _arguments
 from fedgram.features.feature_file import Known
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution
@@ -61,7 +68,8 @@ from fedgram.ledger.ledger import Ledger
 from fedgram.report.page import page
 from fedgram.runtime.files import read_text
 from fedgram.runtime.parse import json_object, json_value, toml_table
-from tests.fuzz import mutate
+
+from . import mutate
 
 STORED = Path(__file__).parent.parent / "stored"
 Read = Callable[[bytes], object]
@@ -197,6 +205,19 @@ def certificate(path: Path) -> None:
     """Read a certificate as 'fedgram ledger verify' does."""
     with contextlib.suppress(OSError, ValueError):
         Certificate.read(json_object(read_text(path)))
+
+
+def model(path: Path) -> object:
+    return predicted(path, str(STORED / "north.npz"), None)
+
+
+def shared_model(path: Path) -> None:
+    """Personalize a shared model as the command does."""
+    done = CliRunner().invoke(
+        main, ["personalize", str(path), str(STORED / "north.npz"), "-o", str(path) + ".own"]
+    )
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
 
 
 # Ledgers
@@ -533,6 +554,18 @@ def agreed(path: Path) -> object:
     return schema.read(found), schema.codes(found)
 
 
+def draft(path: Path) -> object:
+    return drafted(read_tables(path), label="label")
+
+
+def moments(path: Path) -> object:
+    """Read the file of 'fedgram schema measure' as 'fedgram schema settle' does."""
+    part, agreed = codec.load(path), Schema.load(STORED / "schema.toml")
+    if not isinstance(part, Measured):
+        raise DataError("not a file of moments")
+    return with_moments(agreed, sum_measured(agreed, [part])).toml()
+
+
 def parquet_inputs() -> list[bytes]:
     import pyarrow
     from pyarrow import parquet
@@ -611,6 +644,18 @@ def image(path: Path) -> object:
     return decoded(path)
 
 
+def preprocessor(path: Path) -> object:
+    try:
+        settings = json_object(read_text(path))
+    except ValueError as error:
+        raise DataError("not valid JSON") from error
+    return picture(settings, 224, "hf:model")
+
+
+def timm_config(path: Path) -> object:
+    return _arguments(path.parent)
+
+
 # Keys
 
 
@@ -651,6 +696,16 @@ READERS: Mapping[str, Reader] = {
     "contribution": Reader(
         prepare=file_reader("a.contribution", contribution, *stored("*.contribution")),
         mutate=mutate.of_message,
+    ),
+    "model": Reader(
+        prepare=file_reader("m.safetensors", model, *stored("run/*/models/north.safetensors")),
+        mutate=mutate.of_message,
+        cost=10,
+    ),
+    "shared model": Reader(
+        prepare=file_reader("m.safetensors", shared_model, *stored("run/a*/shared.safetensors")),
+        mutate=mutate.of_message,
+        cost=40,
     ),
     "ledger": Reader(prepare=ledger_bytes, mutate=mutate.of_bytes, cost=20),
     "ledger cells": Reader(prepare=ledger_cells, mutate=of_cell, cost=20),
@@ -722,6 +777,14 @@ READERS: Mapping[str, Reader] = {
     "schema and table": Reader(
         prepare=file_reader("x.jsonl", agreed, JSON_LINES), mutate=mutate.of_json_lines
     ),
+    "schema draft": Reader(
+        prepare=file_reader("x.csv", draft, CSV + b"5,f,dog\n"), mutate=mutate.of_cells, cost=2
+    ),
+    "moments": Reader(
+        prepare=file_reader("north.moments", moments, *stored("north.moments")),
+        mutate=mutate.of_message,
+        cost=2,
+    ),
     "table.parquet": Reader(
         prepare=lambda folder: file_reader("x.parquet", table, *parquet_inputs())(folder),
         mutate=mutate.of_bytes,
@@ -737,6 +800,20 @@ READERS: Mapping[str, Reader] = {
     ),
     "onnx sidecar": Reader(
         prepare=file_reader("m.onnx.json", _stated, b'{"size": 6, "mean": [0.5, 0.5, 0.5]}'),
+        mutate=mutate.of_json,
+    ),
+    "preprocessor config": Reader(
+        prepare=file_reader(
+            "p.json",
+            preprocessor,
+            b'{"size": {"height": 8, "width": 8}, "do_center_crop": true, "crop_size": 8, '
+            b'"image_mean": [0.5, 0.5, 0.5], "image_std": [1, 1, 1], "resample": 3}',
+            b'{"size": {"shortest_edge": 8}, "do_resize": true, "rescale_factor": 0.5}',
+        ),
+        mutate=mutate.of_json,
+    ),
+    "timm config": Reader(
+        prepare=file_reader("config.json", timm_config, b'{"model_args": {"num_classes": 3}}'),
         mutate=mutate.of_json,
     ),
     "authority certificate": Reader(prepare=authority("ca.crt"), mutate=mutate.of_bytes),

@@ -15,10 +15,11 @@ import pytest
 
 from fedgram.errors import DataError
 from fedgram.runtime import parse
-from tests.fuzz import mutate
-from tests.fuzz.child import attempt, forked, fuzz
-from tests.fuzz.findings import FINDINGS
-from tests.fuzz.readers import ALL, Reader, parsed
+
+from . import child, mutate
+from .child import attempt, forked, fuzz
+from .findings import FINDINGS
+from .readers import ALL, Reader, parsed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 
@@ -90,7 +91,7 @@ def _careless(data):
 
 
 def test_a_hang_is_found(monkeypatch):
-    monkeypatch.setattr("tests.fuzz.child.SECONDS", 0.2)
+    monkeypatch.setattr(child, "SECONDS", 0.2)
     assert any("TooLong" in problem for problem in found_in(only_at_first(endless), 2))
 
 

@@ -66,12 +66,13 @@ def test_the_limit_of_depth_is_one_for_all_ways_to_nest():
     dotted = ".".join("a" * 32)
     for wrong in (
         f"a = {nested(MOST_DEPTH + 1)}",
-        f"{'.'.join('a' * 70)} = 1",
-        "[" + " . ".join('"a b"' for _ in range(70)) + "]",
         f"{dotted} = {{ {dotted} = {{ {dotted} = 1 }} }}",
     ):
-        with pytest.raises(ValueError, match=r"deeper|names"):
+        with pytest.raises(ValueError, match="deeper"):
             toml_table(wrong)
+    for long in ('"a b"' + ".a" * 70 + " = 1", "[" + " . ".join(['"a.b"'] * 70) + "]"):
+        with pytest.raises(ValueError, match="a key of more than 64 names"):  # before it is parsed
+            toml_table(long)
     with pytest.raises(ValueError, match="deeper"):
         json_value(nested(MOST_DEPTH + 1))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from fedgram.data.dataset import Dataset, Vectors
 from fedgram.data.sources import load_vectors
 from fedgram.data.tabular.reader import is_table, read_tables
 from fedgram.data.tabular.schema import Schema
-from fedgram.errors import ConfigError, DataError, MismatchError
+from fedgram.errors import ConfigError, DataError, FedgramError, MismatchError
 from fedgram.experiments import config as configuration
 from fedgram.features.grid import Grid
 from fedgram.features.tabular import vectors as table_vectors
@@ -59,16 +61,32 @@ def personalize(
         )
     if name not in (None, published.method):
         raise ConfigError(f"{shared}: was made by {published.method}, not {name}; leave out -m")
-    changes = configuration.load(None, overrides, [published.method]).method
-    method = published.make(changes.get(published.method, {}))
+    changes = configuration.load(None, overrides, [str(published.method)]).method
+    with _consistent(shared):
+        method = published.make(changes.get(published.method, {}))
     common: Any = published.shared
     if not isinstance(published.shared, Shared):
         raise DataError(f"{shared}: {published.method} shares nothing to start from; use another")
-    samples = site_samples(data, Grid.of(common.space))
-    samples = replace(samples, labels=samples.labels.relabel(common.classes))
-    site = Client(id="site", train=samples, valid=samples.take([]))
-    codec.save(out, method.personalize(site, part_for(common, site.id)))
+    with _consistent(shared):
+        samples = site_samples(data, Grid.of(common.space))
+        samples = replace(samples, labels=samples.labels.relabel(common.classes))
+        site = Client(id="site", train=samples, valid=samples.take([]))
+        model = method.personalize(site, part_for(common, site.id))
+    codec.save(out, model)
     say(f"{out}: a personal model from {len(samples)} samples")
+
+
+@contextmanager
+def _consistent(path: Path) -> Iterator[None]:
+    """Raise DataError if a model of this file fails: its parts have other types or shapes."""
+    try:
+        yield
+    except (FedgramError, MemoryError):
+        raise
+    except Exception as error:  # numpy and BLAS raise many types
+        raise DataError(
+            f"{path}: the parts of this model do not fit together ({error}); make it again"
+        ) from error
 
 
 @main.command()
@@ -87,7 +105,35 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
     suffix = out.suffix if out else ".csv"
     if suffix not in (".csv", ".json"):
         raise DataError(f"{out}: predictions are written as .csv or .json")
+    scores, classes = predicted(model, data, schema)
+    text = _csv(scores, classes) if suffix == ".csv" else _json(scores, classes)
+    if out is None:
+        click.echo(escaped(text, keep="\n"), nl=False)
+        return
+    files.write(out, text)
+    say(f"{out}: {len(scores)} predictions", err=True)
+
+
+def predicted(model: Path, data: str, schema: Path | None) -> tuple[Floats, tuple[str, ...]]:
+    """Return the scores of a model file for the vectors of a file, and its classes.
+
+    Parameters
+    ----------
+    model
+        File of the model.
+    data
+        File of the vectors, or a table.
+    schema
+        File of the schema, if `data` is a table.
+    """
     head = _loaded(model)
+    with _consistent(model):
+        return _scores(head, model, data, schema)
+
+
+def _scores(
+    head: Any, model: Path, data: str, schema: Path | None
+) -> tuple[Floats, tuple[str, ...]]:
     if isinstance(head, Published | Shared):
         head = head.predictor()
     if not (callable(head) and hasattr(head, "space") and hasattr(head, "classes")):
@@ -98,12 +144,11 @@ def predict(model: Path, data: str, out: Path | None, schema: Path | None) -> No
     features = _on_grid(head.space, _vectors(head.space, data, schema), data)
     # A pool is calibrated: its scores are shown as probabilities.
     scores = head.probabilities(features) if isinstance(head, LogLinear) else head(features)
-    text = _csv(scores, head.classes) if suffix == ".csv" else _json(scores, head.classes)
-    if out is None:
-        click.echo(escaped(text, keep="\n"), nl=False)
-        return
-    files.write(out, text)
-    say(f"{out}: {len(scores)} predictions", err=True)
+    classes = tuple(head.classes)
+    named = all(isinstance(name, str) for name in classes)
+    if not named or scores.shape != (len(features), len(classes)) or not classes:
+        raise DataError(f"{model}: expected a score for each sample and each class; make it again")
+    return scores, classes
 
 
 def _loaded(path: Path) -> Any:

@@ -8,7 +8,6 @@ imported without Flower.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.errors import ConfigError
+from fedgram.runtime.parse import json_object
 from fedgram.runtime.toml import written
 
 SERVER = "fedgram"  # name of the server in Flower's configuration
@@ -139,7 +139,7 @@ def read_answer(output: str) -> dict[str, Any]:
     >>> read_answer('A new version is there.\n{"success": true}')
     {'success': True}
     """
-    return dict(json.loads(output[output.index("{") :]))
+    return json_object(output[output.index("{") :])
 
 
 def error_message(answer: Mapping[str, Any]) -> str:

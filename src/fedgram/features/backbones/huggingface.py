@@ -111,6 +111,16 @@ def picture(settings: dict[str, Any], image_size: Any, name: str) -> Picture:
     name
         Name of the backbone, for error messages.
     """
+    try:
+        return _picture(settings, image_size, name)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise DataError(
+            f"backbone {name!r}: preprocessor_config.json is not understood ({error}); save the "
+            "model again"
+        ) from error
+
+
+def _picture(settings: dict[str, Any], image_size: Any, name: str) -> Picture:
     size = settings.get("size", image_size)
     cuts = bool(settings.get("do_center_crop"))
     if isinstance(size, list | tuple):

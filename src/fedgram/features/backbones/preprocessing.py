@@ -15,6 +15,7 @@ from fedgram.core.samples import Array
 from fedgram.errors import DataError
 
 Fit = Literal["squash", "shorter", "outside", "inside"]
+MOST_PIXELS = 1 << 14  # of one side
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 
 
@@ -53,6 +54,9 @@ class Picture:
         if self.interpolation not in INTERPOLATIONS:
             known = ", ".join(INTERPOLATIONS)
             raise DataError(f"interpolation: expected one of {known}, got {self.interpolation!r}")
+        lengths = (*self.size, *self.resize)
+        if len(lengths) != 4 or not all(type(n) is int and 0 < n < MOST_PIXELS for n in lengths):
+            raise DataError(f"size {self.size}, resize {self.resize}: expected heights and widths")
         if len(self.mean) != 3 or len(self.std) != 3 or not all(self.std):
             raise DataError(
                 f"mean {self.mean}, std {self.std}: expected three numbers each, std not 0"
