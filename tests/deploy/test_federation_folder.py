@@ -1,5 +1,6 @@
 """The folder of a federation, and the keys in it."""
 
+import json
 import ssl
 import stat
 import threading
@@ -23,9 +24,10 @@ from fedgram.deploy import tls
 from fedgram.deploy.folders import Address, Project, create, require_names
 from fedgram.deploy.keys import make_keys
 from fedgram.deploy.settings import FederationRules, read_federation, read_site
+from fedgram.deploy.site import site_of
 from fedgram.deploy.tls import Authority, CertificateInfo, node_pair
-from fedgram.engines.remote.site import SitePolicy
-from fedgram.errors import ConfigError, DataError
+from fedgram.engines.remote.policy import SitePolicy
+from fedgram.errors import ConfigError, DataError, MismatchError
 from fedgram.experiments import config as configuration
 from fedgram.features.grid import Grid
 
@@ -176,6 +178,25 @@ def test_a_renewed_certificate_keeps_names_authority_and_sites(keyed):
     hosts = CertificateInfo.load(keyed.server / "server.pem").hosts
     assert {"fl.example.org", "10.0.0.5", "new.example.org", "::1"} <= set(hosts)
     assert handshake(keyed.server, keyed.site("west").root, "new.example.org") is None
+
+
+def test_the_class_list_of_a_site_is_the_declared_one(tmp_path):
+    """Whether or not there are samples of a class."""
+    project = create(tmp_path / "study", sites=["a"], methods=["afl"], demo=True)
+    path = project.site("a").settings
+    settings, declared = path.read_text(), [str(digit) for digit in range(12)]
+    path.write_text(f"classes = {json.dumps(declared)}\n{settings}")
+    site = site_of(read_site(path))
+    assert {part.labels.classes for part in (site.train, site.valid, site.test)} == {
+        tuple(declared)
+    }
+    path.write_text(f"classes = {json.dumps(declared[:5])}\n{settings}")
+    with pytest.raises(MismatchError, match="not in the shared class list"):
+        site_of(read_site(path))
+    for wrong in ("3", '["a", "a"]', "[1]"):
+        path.write_text(f"classes = {wrong}\n{settings}")
+        with pytest.raises(ConfigError, match="classes: expected"):
+            read_site(path)
 
 
 def test_a_renewed_pair_is_of_one_site(keyed):
