@@ -522,10 +522,10 @@ def test_files_of_a_later_version_ask_for_an_upgrade(here):
 
 def test_a_ledger_of_a_later_version_asks_for_an_upgrade(here):
     with sqlite3.connect("book.ledger") as db:
-        db.execute("UPDATE meta SET value = '2' WHERE key = 'format'")
+        db.execute("UPDATE meta SET value = '3' WHERE key = 'format'")
     db.close()
     for command in USES["book.ledger"][1]:
-        refused(LEDGER, ["book.ledger", "format 2", "upgrade fedgram"], *command)
+        refused(LEDGER, ["book.ledger", "format 3", "upgrade fedgram"], *command)
 
 
 def test_a_run_of_a_later_version_asks_for_an_upgrade(here):

@@ -16,6 +16,7 @@ pytest.importorskip("ray")
 
 from federation_support import project, served
 
+from fedgram.deploy.flower.state import DATABASE
 from fedgram.deploy.folders import Project, create
 from fedgram.deploy.keys import make_keys
 from fedgram.deploy.operator import answers, latest, register, start_site
@@ -104,7 +105,10 @@ def test_the_separate_commands_of_real_sites_end_where_one_process_does(tmp_path
         timeout=DEADLINE,
         check=True,
     )
-    assert digest(tmp_path / "real" / "study" / "server" / "runs" / "0001") == in_process
+    server = tmp_path / "real" / "study" / "server"
+    assert digest(server / "runs" / "0001") == in_process
+    for path in (server, server / "runs", server / DATABASE, *server.glob("ledger-*.db")):
+        assert path.stat().st_mode & 0o077 == 0, path
     assert (tmp_path / "real" / "report.html").stat().st_size > 10_000
     assert mentioning(str(tmp_path / "real")) == []
 

@@ -138,7 +138,9 @@ def repeated(draw, history):
 
 def forged_signature(draw, history):
     event = draw(st.sampled_from(history["events"]))
-    event["signature"] = draw(st.sampled_from(["", "00" * 64, event["signature"][:-2] + "00"]))
+    last = int(event["signature"][-2:], 16)
+    near = f"{event['signature'][:-2]}{last ^ 1:02x}"
+    event["signature"] = draw(st.sampled_from(["", "00" * 64, near]))
 
 
 def altered_detail(draw, history):
