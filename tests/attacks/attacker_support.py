@@ -397,7 +397,8 @@ def _roster(attacker, plan, session, name, keys, start):
 def _parcel(attacker, session, name, roster, shares, start):
     sealed, digests, signatures = {}, {}, {}
     sent = {other: found for other, found in shares.items() if found and other != name}
-    for own in attacker.own_in(roster) if name in roster.names else ():
+    can = name in roster.names and roster.threshold <= len(roster.members)
+    for own in attacker.own_in(roster) if can else ():
         party = attacker.party(session, own, start(name))
         sent[own] = party.shares(roster)
     for other, found in sent.items():
