@@ -35,21 +35,22 @@ def some(of, least=0):
     return st.lists(st.sampled_from(of), min_size=least, max_size=len(of), unique=True).map(tuple)
 
 
-def mostly(usual, other):
-    """The usual value, and about every third time another one."""
-    return st.integers(0, 2).flatmap(lambda number: other if number == 2 else st.just(usual))
+def mostly(usual, other, times=5):
+    """The usual value, and about every sixth time another one."""
+    return st.integers(0, times).flatmap(lambda number: st.just(usual) if number else other)
 
 
+FEWER = some(HONEST, 1) | st.sampled_from(HONEST).map(lambda one: tuple(sorted({*HONEST} - {one})))
 PLANS = st.builds(
     Plan,
-    sites=mostly(tuple(HONEST), some(HONEST, 1)),
+    sites=mostly(tuple(HONEST), FEWER, times=1),
     own=mostly((), some([*COLLUDING, *INVENTED], 1)),
     odd=mostly("", st.sampled_from(HONEST)),
     announced=st.booleans(),
     threshold=mostly(0, st.integers(1, 4)),
     hidden=mostly((), st.tuples(st.sampled_from(HONEST), st.sampled_from(HONEST))),
     lists=st.lists(
-        mostly((), some([*HONEST, *COLLUDING], 1)), min_size=1, max_size=2, unique=True
+        mostly((), some([*HONEST, *COLLUDING], 1), times=1), min_size=1, max_size=2, unique=True
     ).map(tuple),
     confirm=mostly(True, st.just(False)),
     run=st.sampled_from("01"),
