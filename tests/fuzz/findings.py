@@ -184,6 +184,10 @@ FINDINGS: Mapping[str, Sequence[bytes]] = {
         mutate.sealed({**ARRAY, "dtype": "S4000"}, {"0 a": np.zeros(1_000_000, np.int8)}),
         mutate.sealed(ARRAY, {"0 a": np.empty((0, 2**50), np.int64)}),
     ),
+    "moments": (
+        mutate.sealed({"$": "Measured", "items": {"client": [], "moments": None}}, {}),
+        mutate.sealed({"$": "Measured", "items": {"client": "a", "moments": None}}, {}),
+    ),
     "npz": (
         npz(y=np.array(3)),
         npz(y=np.full(6, 1e300)),

@@ -22,6 +22,7 @@ from fedgram.data.tabular.columns import NumberColumn
 from fedgram.data.tabular.reader import Table
 from fedgram.data.tabular.schema import Schema
 from fedgram.errors import DataError, ExactnessError, MismatchError
+from fedgram.runtime.text import clean_name
 
 _ROOT_BITS = 64  # precision of a square root before it is rounded to a float
 
@@ -146,9 +147,12 @@ def sum_measured(schema: Schema, parts: Iterable[Measured]) -> Moments:
     total = Moments.of(schema, [np.zeros(0) for _ in schema.pending])
     clients: set[str] = set()
     for part in parts:
-        if part.client in clients:
-            raise MismatchError(f"client {part.client}: sums in two files; remove one of them")
-        clients.add(part.client)
+        client = clean_name(part.client, "client")
+        if client in clients:
+            raise MismatchError(f"client {client}: sums in two files; remove one of them")
+        clients.add(client)
+        if not isinstance(part.moments, Moments):
+            raise DataError(f"client {client}: expected sums of columns; measure the table again")
         if part.moments.schema != schema.digest:
             raise MismatchError(
                 f"client {part.client}: the table was measured with another schema; measure it "
