@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import sqlite3
@@ -308,6 +309,17 @@ def test_a_withdrawal_that_somebody_else_signed_is_refused(tmp_path, secure_proj
     refused = command("accept", project.folder, file)
     assert refused.exit_code == PrivacyError.exit_code
     assert "not signed by west" in refused.output
+
+
+@pytest.mark.parametrize("name", ["../sites/west", "unknown", "", "\0", "x" * 10_000])
+def test_a_withdrawal_of_a_name_that_is_no_site_is_refused(tmp_path, secure_project, name):
+    file = tmp_path / "west.withdrawal"
+    folder = secure_project.site("west").folder
+    assert command("withdraw", folder, "-m", "afl", "-o", file).exit_code == 0
+    codec.save(file, dataclasses.replace(codec.load(file), client=name))
+    refused = command("accept", secure_project.folder, file)
+    assert refused.exit_code == PrivacyError.exit_code
+    assert "a site whose key is not here" in refused.output
 
 
 def test_forgetting_a_member_of_a_secure_sum_needs_a_new_sum(secure_project):

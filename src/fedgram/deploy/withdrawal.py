@@ -102,13 +102,15 @@ def accept(project: Project, path: Path) -> Certificate:
 
 
 def _require_signed(project: Project, withdrawal: Withdrawal) -> None:
-    site = project.site(withdrawal.client)
+    site = next((each for each in project.sites if each.name == withdrawal.client), None)
+    if site is None or not site.public_key.is_file():  # no name from a file becomes a path
+        raise PrivacyError("the withdrawal is of a site whose key is not here; nothing was changed")
     try:
         key = serialization.load_ssh_public_key(site.public_key.read_bytes())
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise ConfigError(f"{site.public_key}: not the public key of a site")
         key.verify(bytes.fromhex(withdrawal.signature), withdrawal.signed_part(), _SIGNED)
-    except (InvalidSignature, ValueError) as error:
+    except (InvalidSignature, TypeError, ValueError) as error:
         raise PrivacyError(
             f"the withdrawal is not signed by {withdrawal.client}; nothing was changed"
         ) from error

@@ -6,8 +6,8 @@ model of all sites describe the samples of this site? What does the model lose o
 others because of this site? A screen warns. It never removes a contribution: a site that differs
 from all others may be right.
 
-Each rule compares with a model that ignores the features and predicts class frequencies. So the
-thresholds are not tuned on data:
+The first rule compares with a model that ignores the features and predicts class frequencies: its
+threshold has a meaning of its own. The others have round numbers.
 
 - *contradiction*: the model of all sites, in which no site has more weight than the median site,
   is worse on the site's samples than class frequencies. Samples with wrong labels, or with features
