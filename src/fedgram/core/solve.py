@@ -1,7 +1,7 @@
 """Ridge regression by Cholesky factorization of the normal equations; no matrix is inverted.
 
 The last bits of LAPACK results depend on the number of threads. So every solve runs under
-`single_threaded_blas`: equal totals give equal models on the same BLAS build.
+`single_threaded_blas`: equal totals give equal models with the same BLAS kernel.
 """
 
 from __future__ import annotations

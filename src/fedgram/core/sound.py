@@ -11,6 +11,9 @@ from fedgram.core.additive import Additive
 from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, FedgramError
 
+# What the checks of a value may raise if its parts are not of the declared types.
+_UNFIT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
 
 def require_sound(value: Any, origin: str) -> None:
     """Raise an error, which starts with `origin`, for a value that no fedgram can have written.
@@ -30,6 +33,10 @@ create or copy the file again
         _check(value, "")
     except FedgramError as error:
         raise DataError(f"{origin}: {error}; create or copy the file again") from error
+    except _UNFIT as error:
+        raise DataError(
+            f"{origin}: parts of other types than declared ({error}); create or copy the file again"
+        ) from error
 
 
 def _check(value: Any, name: str) -> None:
