@@ -23,7 +23,7 @@ from .readers import ALL, Reader, parsed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 
-INPUTS = int(os.environ.get("FEDGRAM_FUZZ_INPUTS", "8000"))
+INPUTS = int(os.environ.get("FEDGRAM_FUZZ_INPUTS", "4000"))
 SEED = int(os.environ.get("FEDGRAM_FUZZ_SEED", "0"))
 LEAST = 25
 SHARE = sum(1 / reader.cost for reader in ALL.values())

@@ -90,7 +90,7 @@ def test_the_thread_law_fails_on_sums_sliced_by_threads(wide):
         threads_agree(planted.by_threads, wide.take(slice(0, 200)))
 
 
-@pytest.mark.parametrize(("bits", "width"), [(8, 0), (12, 520)])
+@pytest.mark.parametrize(("bits", "width"), [(8, 0), pytest.param(12, 520, marks=pytest.mark.wide)])
 def test_processes_find_the_same_digest(bits, width):
     processes_agree("fixed", bits, width)
 

@@ -227,7 +227,7 @@ def test_some_clients_judge_for_all():
 # The pool
 
 
-@pytest.mark.parametrize("dirichlet", [0.1, 1.0])
+@pytest.mark.parametrize("dirichlet", [0.1, pytest.param(1.0, marks=pytest.mark.wide)])
 def test_the_pool_is_no_worse_than_each_part_alone(monkeypatch, dirichlet):
     """In the log-loss of left-out samples, but for what a dropped term may cost."""
     seen = []
@@ -423,7 +423,7 @@ def test_two_classes():
 # Others may answer, nobody may see single answers, any number of workers
 
 
-@pytest.mark.parametrize("dropout", [0.3, 0.6])
+@pytest.mark.parametrize("dropout", [0.6, pytest.param(0.3, marks=pytest.mark.wide)])
 @pytest.mark.parametrize("settings", [{}, {"classes_alike": True, "exchanges": 0}])
 def test_clients_that_drop_out_do_not_spoil_the_pool(dropout, settings):
     result = run(create_method("auto", settings), partitioned(clients=8), dropout=dropout)
@@ -433,7 +433,10 @@ def test_clients_that_drop_out_do_not_spoil_the_pool(dropout, settings):
     assert result.accuracy["client_mean"] > 0.85
 
 
-@pytest.mark.parametrize("settings", [{"exchanges": 1}, {"classes_alike": True, **LOW}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"exchanges": 1}, pytest.param({"classes_alike": True, **LOW}, marks=pytest.mark.wide)],
+)
 def test_sums_are_enough(settings):
     everybody = partitioned(clients=5)
     openly = run(create_method("auto", settings), everybody)
@@ -443,6 +446,7 @@ def test_sums_are_enough(settings):
     assert openly.model_digest == securely.model_digest
 
 
+@pytest.mark.wide  # by default the laws try it on smaller data
 def test_the_model_is_the_same_for_any_number_of_workers():
     found = {
         run(
@@ -453,6 +457,7 @@ def test_the_model_is_the_same_for_any_number_of_workers():
     assert len(found) == 1
 
 
+@pytest.mark.wide  # by default the laws try it on smaller data
 def test_the_order_of_clients_does_not_matter():
     everybody = partitioned(clients=5)
     everybody.members.reverse()

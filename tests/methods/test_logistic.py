@@ -79,7 +79,7 @@ def centred(weights):
 
 
 @pytest.mark.parametrize("constant", [True, False], ids=["held", "free"])
-@pytest.mark.parametrize("name", ["digits", "clusters"])
+@pytest.mark.parametrize("name", ["clusters", pytest.param("digits", marks=pytest.mark.wide)])
 def test_many_exchanges_reach_the_minimum_of_scikit_learn(gridded, dealt, name, constant):
     samples = digits() if name == "digits" else gridded(600, 30, 5)
     members = dealt(samples, np.arange(len(samples)) % 3)
@@ -131,7 +131,12 @@ def test_the_default_grids_cost_little(dealt):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"ridge": 2.0}, {"exchanges": 2}, {"ridge": 2.0, "lift": Lift(width=40)}],
+    [
+        {},
+        pytest.param({"ridge": 2.0}, marks=pytest.mark.wide),
+        pytest.param({"exchanges": 2}, marks=pytest.mark.wide),
+        {"ridge": 2.0, "lift": Lift(width=40)},
+    ],
     ids=str,
 )
 def test_any_partition_gives_the_same_fit(settings):

@@ -72,7 +72,10 @@ def test_the_search_for_a_rate_is_the_same(tmp_path):
     assert len(done(out, "ditto")["rate_search"]["pilots"]) > 1
 
 
-@pytest.mark.parametrize("name", ["afl", "fedhip", "apfl", "auto", "fedacnnl", "fedavg"])
+@pytest.mark.parametrize(
+    "name",
+    ["afl", "fedhip", "apfl", "fedacnnl", "fedavg", pytest.param("auto", marks=pytest.mark.wide)],
+)
 def test_secure_sums_are_the_same_too(tmp_path, name):
     short = {"fedavg": {"rounds": 2, "epochs": 1, "rate": 0.1}, "fedacnnl": LAYERS}
     out, config, _, _ = served(tmp_path, name, engine={"secure": True}, method=short)

@@ -30,6 +30,7 @@ CASES = {
     "afl": {"engine": {"secure": True}},
 }
 USUAL = ("apfl", "fedavg", "logistic", "auto", "afl")  # one of each way to go on
+SOME = [n if n in ("afl", "fedavg") else pytest.param(n, marks=pytest.mark.wide) for n in USUAL]
 MANY = 20  # kills of each, where faults are asked for
 
 
@@ -129,7 +130,7 @@ def servers(tmp_path_factory):
         yield servers
 
 
-@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize("name", SOME)
 def test_a_server_that_is_killed_finishes_the_same_model(servers, name):
     survives(servers, name, 1)
 

@@ -451,7 +451,7 @@ def test_a_site_that_comes_late_gets_a_model_and_is_in_the_next_run(tmp_path):
 # Contributions that are kept
 
 
-@pytest.mark.parametrize("name", ["logistic", "auto"])
+@pytest.mark.parametrize("name", ["logistic", pytest.param("auto", marks=pytest.mark.wide)])
 def test_a_total_may_be_of_more_sites_than_are_there(tmp_path, name):
     method = {"logistic": {"exchanges": 3}, "auto": {"exchanges": 2}}
     folder, config = federation(tmp_path, name, rules={"minimum": 3}, data=LITTLE, method=method)

@@ -395,7 +395,9 @@ def honest(loads, monkeypatch):  # noqa: F811
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("method", ["afl", "fedhip", "logistic"])
+@pytest.mark.parametrize(
+    "method", ["afl", "fedhip", pytest.param("logistic", marks=pytest.mark.wide)]
+)
 def test_redistributed_samples_give_the_same_transcript(tmp_path, honest, method):
     """Fields, lengths and all numbers that are not masked, keys or digests."""
     found = []
