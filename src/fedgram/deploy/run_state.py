@@ -30,7 +30,8 @@ class RunState:
     runs
         Name of each method's run, in requests to sites.
     parties
-        Digest of the sites and terms of each run, once they are known.
+        Digest of the sites and terms of each unfinished run, once they are known. It depends on the
+        samples of the sites, so it is not kept longer.
     """
 
     folder: Path
@@ -107,11 +108,14 @@ class RunState:
         """Finish a method's run; its record now holds the results of the sites' answers."""
         files.write(self.folder / f"{method}.done", json.dumps(summary) + "\n")
         _erase(self.replay_log(method))
+        self.parties.pop(method, None)
+        self._write(finished=False)
 
     def finish(self) -> None:
         """Finish the pass; the next run starts a new one."""
         for method in self.runs:  # a kill at the end of a run may have left one
             _erase(self.replay_log(method))
+        self.parties.clear()
         self._write(finished=True)
 
     def _write(self, *, finished: bool) -> None:
@@ -120,9 +124,21 @@ class RunState:
 
 
 def erase_replay_logs(folder: Path) -> None:
-    """Erase the sites' answers to unfinished runs in the folder of a server."""
+    """Erase the sites' answers to unfinished runs in the folder of a server.
+
+    These runs start again, with new names, and without what depends on the samples.
+    """
     for log in (folder / "runs").glob(f"*/*{_LOG}"):
         _erase(log)
+    for path in (folder / "runs").glob("[0-9]*/course.json"):
+        state = read_object(path)
+        if state.get("parties"):
+            kept = RunState(
+                folder=path.parent,
+                plan=str(state.get("plan")),
+                runs={name: secrets.token_hex(16) for name in _names(path.parent, state, "runs")},
+            )
+            kept._write(finished=bool(state.get("finished")))
 
 
 def _erase(log: Path) -> None:
