@@ -300,10 +300,11 @@ class Attacker:
             if len(one.members) < LEAST:
                 found.append(f"a sum of few members: {sorted(one.names)}")
             if self.policy.difference:
+                least = 99 if self.policy.difference == "same" else LEAST
                 found += [
                     f"a difference of two sums: {sorted(one.names ^ two.names)}"
                     for two in releases
-                    if 0 < len(one.names ^ two.names) < LEAST
+                    if 0 < len(one.names ^ two.names) < least
                 ]
         return found
 

@@ -64,7 +64,7 @@ REPLAYS = st.builds(
     other=st.integers(0, 99),
 )
 POLICIES = st.builds(
-    SitePolicy, samples=st.just(0), secure=st.just(True), difference=st.sampled_from([0, 3])
+    SitePolicy, samples=st.just(0), secure=st.just(True), difference=st.sampled_from([0, 3, "same"])
 )
 
 

@@ -255,7 +255,7 @@ def secure_project(tmp_path):
     make_keys(project)
     for site in project.sites:  # these tests take out one site at a time
         text = site.settings.read_text()
-        site.settings.write_text(text.replace("difference = 3", "difference = 0"))
+        site.settings.write_text(text.replace('difference = "same"', "difference = 0"))
     run(project)
     return project
 

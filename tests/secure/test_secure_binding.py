@@ -110,6 +110,8 @@ FIELDS = {
     "settings": st.sampled_from([NOTHING, codec.digest({"rate": 1})]),
     "classes": st.sampled_from([NOTHING, codec.digest(["no", "yes"])]),
     "broadcast": st.sampled_from([NOTHING, codec.digest(LIVE)]),
+    "state": st.sampled_from(["", "0" * 64]),
+    "totals": st.sampled_from([NOTHING, codec.digest({"statistics": ["c00"]})]),
 }
 COMMITMENTS = st.builds(Commitment, **FIELDS)
 

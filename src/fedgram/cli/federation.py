@@ -32,6 +32,7 @@ from fedgram.deploy.settings import read_site
 from fedgram.deploy.site import CACHE, site_of
 from fedgram.engines.remote.policy import AnswerRecord
 from fedgram.errors import ConfigError
+from fedgram.runtime import files
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 folder_argument = click.argument("folder", metavar="DIR", type=FOLDER)
@@ -182,13 +183,24 @@ def pins_command(folder: Path) -> None:
 @federation.command()
 @click.argument("folder", metavar="SITE", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def releases(folder: Path, as_json: bool) -> None:
+@click.option(
+    "--allow-others", is_flag=True, help="Forget the sums: other members are accepted next time."
+)
+def releases(folder: Path, as_json: bool, allow_others: bool) -> None:
     """Show how often a site has answered, and which secure sums it has helped to reveal.
+
+    A site answers for the same members every time (accept.difference). When sites have joined or
+    left, decide together, and use --allow-others at each site before the next run: the difference
+    of the sums before and after shows the sums of those who joined or left.
 
     Example: fedgram federation releases north
     """
     site = SiteFolder.open(folder)
-    found = AnswerRecord(site.folder / CACHE).to_dict()
+    record = AnswerRecord(site.folder / CACHE)
+    found = record.to_dict()
+    if allow_others:
+        with files.exclusive(site.folder / CACHE / "site.lock"):
+            record.allow_others()
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return

@@ -191,8 +191,15 @@ class Project:
         sites = self.rules.get("sites", [])
         if not isinstance(sites, list):
             raise ConfigError(f"{self.settings}: federation.sites = {sites!r}: expected a list")
-        grid = configuration.read_toml(self.settings).get("grid")
-        _write_site(self.site(name), name, self.address, {"source": source}, grid=grid)
+        known = configuration.read_toml(self.settings)
+        _write_site(
+            self.site(name),
+            name,
+            self.address,
+            {"source": source},
+            grid=known.get("grid"),
+            secure=bool(known.get("engine", {}).get("secure")),
+        )
         if sites:
             settings: Any = tomlkit.parse(self.settings.read_text(encoding="utf-8"))
             settings["federation"]["sites"].append(name)
@@ -237,7 +244,15 @@ def create(
         data = {key: value for key, value in settings["data"].items() if demo or key in _SPLIT}
         data["source"] = data.get("source", "digits") if demo else source
         share = index if demo else None
-        _write_site(project.site(name), name, place, data, share=share, grid=settings.get("grid"))
+        _write_site(
+            project.site(name),
+            name,
+            place,
+            data,
+            share=share,
+            grid=settings.get("grid"),
+            secure=bool(settings.get("engine", {}).get("secure")),
+        )
     _write_app(project)
     text = written({**settings, "federation": {**rules, "sites": list(sites)}})
     files.write(project.server / CONNECTION, _page("connection.toml", address=place))
@@ -313,6 +328,7 @@ def _write_site(
     *,
     share: int | None = None,
     grid: Mapping[str, Any] | None = None,
+    secure: bool = False,
 ) -> None:
     settings = {
         "name": name,
@@ -321,10 +337,10 @@ def _write_site(
         "grid": grid,
         "accept": {
             "methods": [],
-            "secure": False,
+            "secure": secure,
             "samples": 1,
             "members": 3,
-            "difference": 3,
+            "difference": "same",
         },
     }
     files.write(site.folder / "README.md", _page("site_readme.md", name=name, server=server))

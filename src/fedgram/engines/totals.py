@@ -28,6 +28,10 @@ class Totals:
         """Return the names of the totals that a client is in."""
         return frozenset(name for name, clients in self._clients.items() if client in clients)
 
+    def to_dict(self) -> dict[str, list[str]]:
+        """Return the clients in each total, sorted."""
+        return {name: sorted(clients) for name, clients in sorted(self._clients.items())}
+
     def summed(self, step: Callable[..., Any], broadcast: Any, clients: Iterable[str]) -> None:
         """Record the clients in the total that a sum returns.
 

@@ -66,6 +66,10 @@ class Commitment:
         Digest of the class list.
     broadcast
         Digest of the argument of the step.
+    state
+        The session whose state the step uses at every member; empty for a step without state.
+    totals
+        Digest of the members of earlier totals.
     """
 
     federation: str = ""
@@ -76,6 +80,8 @@ class Commitment:
     settings: str = NOTHING
     classes: str = NOTHING
     broadcast: str = NOTHING
+    state: str = ""
+    totals: str = NOTHING
 
     def digest(self) -> str:
         """Return the digest of all fields."""

@@ -265,15 +265,38 @@ def test_rosters_differ_by_nobody_or_by_enough(tmp_path, change):
     first, second = names(5), names(5 + change)
     if 0 < change < 3:
         with pytest.raises(FederationError, match=f"the members differ by {change}"):
-            sums_of(tmp_path, first, second)
+            sums_of(tmp_path, first, second, difference=3)
     else:
-        assert sums_of(tmp_path, first, second) == [total_of(first), total_of(second)]
+        both = sums_of(tmp_path, first, second, difference=3)
+        assert both == [total_of(first), total_of(second)]
+
+
+def test_by_default_a_step_is_summed_with_the_same_members_only(tmp_path):
+    """Pairs that differ by enough do not suffice: all - {0, 1, 2} - {3, 4, 5} is one site."""
+    every, one, two = names(7), names(3), names(6)[3:]
+    parts = sums_of(tmp_path / "number", one, two, every, difference=3)
+    assert parts[2] - parts[0] - parts[1] == plain(every[6])
+    for rosters in ([one, every], [every, one], [every, names(6)]):
+        folder = tmp_path / "-".join(map(str, map(len, rosters)))
+        with pytest.raises(FederationError, match="expected the same members"):
+            sums_of(folder, *rosters)
+    assert sums_of(tmp_path / "again", every, every) == [total_of(every)] * 2
+
+
+def test_other_members_are_accepted_once_a_site_allows_them(tmp_path):
+    fewer = names(4)
+    Remote(tmp_path, 5, run="1").sum()
+    with pytest.raises(FederationError, match="expected the same members"):
+        Remote(tmp_path, 5, run="2").sum(clients=fewer)
+    for name in fewer:
+        AnswerRecord(tmp_path / name).allow_others()
+    assert Remote(tmp_path, 5, run="3").sum(clients=fewer) == total_of(fewer)
 
 
 def test_every_sum_that_was_answered_counts_not_only_the_last(tmp_path):
     first, second = names(5), names(9)
     with pytest.raises(FederationError, match="the members differ by 1"):
-        sums_of(tmp_path, first, second, names(6))
+        sums_of(tmp_path, first, second, names(6), difference=3)
 
 
 def test_one_that_drops_out_of_a_repeated_sum_ends_it_before_anything_is_revealed(tmp_path):

@@ -30,6 +30,7 @@ _FRESH = 2.0  # seconds for which the list of nodes is used
 _AGAIN = 15.0  # seconds until a rejected node is greeted again: it may have been corrected
 _LONGEST_NAME = 200
 _LARGEST = 1 << 24  # bytes of a greeting
+_MOST_CLASSES = 10_000  # of a site, and of all sites
 
 
 class Enrollment:
@@ -219,7 +220,13 @@ class Enrollment:
         votes = Counter(greeting.classes for greeting in self.greetings.values())
         for name in sorted(self.greetings, key=lambda n: (-votes[self.greetings[n].classes], n)):
             try:
-                merged = merged_classes(merged, self.greetings[name].classes)
+                union = merged_classes(merged, self.greetings[name].classes)
+                if len(union) > _MOST_CLASSES:
+                    raise MismatchError(
+                        f"all sites together have {len(union)} classes; the limit is "
+                        f"{_MOST_CLASSES}"
+                    )
+                merged = union
             except MismatchError as error:
                 self._leave_out(name, str(error))
         lists = {greeting.classes for greeting in self.greetings.values()}
@@ -240,4 +247,7 @@ def _require_greeting(name: str, greeting: object) -> None:
         raise DataError(f"{name}: classes, steps and digests must be strings")
     if len(set(greeting.classes)) < len(greeting.classes) or not greeting.classes:
         raise DataError(f"{name}: no classes, or a class twice")
+    if len(greeting.classes) > _MOST_CLASSES:
+        raise DataError(f"{name}: {len(greeting.classes)} classes; the limit is {_MOST_CLASSES}")
+    greeting.space.validate()
     hash((greeting.space, greeting.classes))

@@ -12,7 +12,7 @@ from fedgram.errors import DataError, FedgramError, MismatchError
 from fedgram.federation.method import Method, create_method
 from fedgram.federation.scoring import Metrics
 from fedgram.runtime.text import one_line
-from fedgram.secure.messages import Commitment
+from fedgram.secure.messages import NOTHING, Commitment
 
 RequestKind = Literal[
     "greet", "step", "score", "deliver", "keys", "shares", "masked", "confirm", "reveal"
@@ -137,7 +137,14 @@ class Refusal:
 
 
 def commitment_of(
-    terms: Terms, *, ask_number: int, step: str, federation: str, broadcast: str
+    terms: Terms,
+    *,
+    ask_number: int,
+    step: str,
+    federation: str,
+    broadcast: str,
+    state: str = "",
+    totals: str = NOTHING,
 ) -> Commitment:
     """Return what a secure sum is about; server and sites compute it, each from what they have.
 
@@ -151,6 +158,10 @@ def commitment_of(
         Digest that names the federation.
     broadcast
         Digest of the argument of the step.
+    state
+        The session whose state the step uses.
+    totals
+        Digest of the members of earlier totals.
     """
     return Commitment(
         federation=federation,
@@ -161,6 +172,8 @@ def commitment_of(
         settings=codec.digest(replace(terms, run="", classes=())),
         classes=codec.digest(list(terms.classes)),
         broadcast=broadcast,
+        state=state,
+        totals=totals,
     )
 
 
@@ -179,7 +192,21 @@ def read_request(content: bytes) -> Request:
         raise DataError("unknown kind of request; install the same fedgram as the server")
     if not isinstance(request.totals, tuple) or not all(isinstance(t, str) for t in request.totals):
         raise DataError("expected the names of totals as strings")
+    _require_rounds(request.broadcast)
     return request
+
+
+def _require_rounds(broadcast: object) -> None:
+    """Raise DataError unless numbers of rounds are numbers: they become names of files."""
+    if isinstance(broadcast, Round):
+        _require_rounds(broadcast.broadcast)
+    numbers: tuple[object, ...] = ()
+    if isinstance(broadcast, ScoreRequest):
+        numbers = broadcast.round, broadcast.best
+    elif isinstance(broadcast, Delivery):
+        numbers = (broadcast.round,)
+    if not all(map(_counts, numbers)):
+        raise DataError("expected the numbers of rounds as integers >= 0")
 
 
 def read_answer(content: bytes, *, client: str, to: str) -> Answer:
@@ -248,11 +275,29 @@ class ScoreRequest:
 @codec.register("Round/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Round:
-    """One round of a secure sum: the session, its message, and the argument of the step."""
+    """One round of a secure sum: the session, its message, and the argument of the step.
+
+    Parameters
+    ----------
+    session, content
+        The session, and the message of the protocol.
+    broadcast
+        Argument of the step; the same for all members.
+    totals
+        The members of earlier totals, by name; the same for all members.
+    """
 
     session: str
     content: Any
     broadcast: Any = None
+    totals: dict[str, list[str]] | None = None
+
+    def totals_of(self, name: str) -> tuple[str, ...]:
+        """Return the names of the earlier totals that a member is in."""
+        found = self.totals or {}
+        if not all(isinstance(names, list) for names in found.values()):
+            raise DataError("expected the members of earlier totals as lists of names")
+        return tuple(sorted(total for total, names in found.items() if name in names))
 
 
 @codec.register("Delivery/1")

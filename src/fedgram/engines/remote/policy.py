@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedgram.errors import ConfigError, DataError, PrivacyError
 from fedgram.runtime import files
@@ -34,9 +34,9 @@ class SitePolicy:
     peers
         Members that must be in every secure sum.
     difference
-        Minimum number of members by which a secure sum must differ from every other one that this
-        site has answered for the same step and samples, unless the members are the same; 0 for no
-        minimum.
+        "same": secure sums of a step over the same samples must have the same members every time.
+        A number: they may also differ by at least this number of members; combinations of several
+        sums may then show few members. 0: no rule.
     threshold
         More than this fraction of the members must stay to the end of a secure sum.
     questions, questions_per_run
@@ -48,15 +48,16 @@ class SitePolicy:
     samples: int = 1
     members: int = 3
     peers: tuple[str, ...] = ()
-    difference: int = 3
+    difference: int | Literal["same"] = "same"
     threshold: float = 2 / 3
     questions: int = 0
     questions_per_run: int = 0
 
     def __post_init__(self) -> None:
         for name in ("samples", "members", "difference", "questions", "questions_per_run"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"accept.{name} = {getattr(self, name)}: use 0 or more")
+            value = getattr(self, name)
+            if value != "same" and value < 0:
+                raise ConfigError(f"accept.{name} = {value}: use 0 or more")
         if not 0.5 <= self.threshold < 1:
             raise ConfigError(
                 f"accept.threshold = {self.threshold}: use a fraction, 0.5 <= threshold < 1"
@@ -133,7 +134,12 @@ statistics that this site has answered; expected the same members, or at least 3
         self._write(plain)
 
     def require_apart(
-        self, step: str, samples: str, members: Collection[str], *, least: int
+        self,
+        step: str,
+        samples: str,
+        members: Collection[str],
+        *,
+        least: int | Literal["same"],
     ) -> None:
         """Raise ProtocolError if the difference of two sums would be the sums of few members.
 
@@ -146,15 +152,17 @@ statistics that this site has answered; expected the same members, or at least 3
         members
             The members of the new sum.
         least
-            Least number of members by which two sums may differ.
+            Least number of members by which two sums may differ, or "same".
         """
         for entry in self._read()["sums"]:
             differ = len(set(entry["members"]) ^ set(members))
-            if (entry["step"], entry["samples"]) == (step, samples) and 0 < differ < least:
+            if (entry["step"], entry["samples"]) != (step, samples) or not differ:
+                continue
+            if least == "same" or differ < least:
+                others = "" if least == "same" else f", or at least {least} others"
                 raise ProtocolError(
                     f"the members differ by {differ} from those of a sum of {step} that this site "
-                    f"has answered; expected the same members, or at least {least} others "
-                    "(accept.difference)"
+                    f"has answered; expected the same members{others} (accept.difference)"
                 )
 
     def reveal(self, step: str, samples: str, members: Collection[str]) -> None:
@@ -175,6 +183,12 @@ statistics that this site has answered; expected the same members, or at least 3
             plain["sums"].append(entry)
         entry["times"] += 1
         entry["last"] = datetime.now(UTC).isoformat(timespec="seconds")
+        self._write(plain)
+
+    def allow_others(self) -> None:
+        """Forget with whom this site has revealed sums, so that other members are accepted."""
+        plain = self._read()
+        plain["sums"] = []
         self._write(plain)
 
     def to_dict(self) -> dict[str, Any]:

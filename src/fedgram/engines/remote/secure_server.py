@@ -15,6 +15,7 @@ from fedgram.engines.remote.messages import (
     ScoreRequest,
     commitment_of,
 )
+from fedgram.engines.remote.recorded_state import RecordedState
 from fedgram.engines.remote.server import Count, RemoteFederation
 from fedgram.errors import MismatchError
 from fedgram.federation.protocol import Total
@@ -57,14 +58,21 @@ class SecureRemoteFederation(RemoteFederation):
         super().__init__(*args, **{**options, "private": True})
         self._threshold = threshold
         self._federation = federation
+        self._state = ""  # the last session that made a state at its members
 
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Total:
         names = self._begin(step, clients)
         require_one_broadcast(broadcast, names)
-        like = self._example(step, broadcast)
-        total, who = self._masked_total(step_name(step), broadcast, names, like)
+        state = RecordedState()
+        like = self._example(step, broadcast, state)
+        used = self._state if state.read else ""
+        total, who, session = self._masked_total(
+            step_name(step), broadcast, names, like, state=used
+        )
+        if state.written:
+            self._state = session
         self._totals.summed(step, broadcast, who)
         if self._members and self._kept(like, broadcast, clients):
             self._members(self._mark(step)).join_cohort(who, total)
@@ -75,21 +83,28 @@ class SecureRemoteFederation(RemoteFederation):
         self._serial += 1
         require_one_broadcast(shared, self._names)
         scoring = ScoreRequest(part=shared, round=step.round, best=step.best)
-        total, _ = self._masked_total("score", scoring, self._names, self._zero_scores())
+        total, _, _ = self._masked_total("score", scoring, self._names, self._zero_scores())
         yield "", SiteScore(sums=total)
 
-    def _masked_total(self, step: str, broadcast: Any, names: Sequence[str], like: Additive) -> Any:
-        """Sum under masks, unless the sum was finished before a restart."""
+    def _masked_total(
+        self, step: str, broadcast: Any, names: Sequence[str], like: Additive, *, state: str = ""
+    ) -> Any:
+        """Sum under masks, unless the sum was finished before a restart.
+
+        Returns the total, the names of its members, and the session.
+        """
         key = codec.digest([step, codec.digest(broadcast), self._terms, list(names)])
         if self._replayed(key):
             replayed = dict(self._replay_log.values(self._serial))
-            return replayed["total"], replayed["names"]
+            return replayed["total"], replayed["names"], replayed["session"]
         commitment = commitment_of(
             self._terms,
             ask_number=self._asked,
             step=step,
             federation=self._federation,
             broadcast=codec.digest(broadcast),
+            state=state,
+            totals=codec.digest(self._totals.to_dict()),
         )
         server, count = Server(commitment, share=self._threshold), Count()
         ask = self._transport(server, step, broadcast, flatten(like)[0], count)
@@ -98,9 +113,10 @@ class SecureRemoteFederation(RemoteFederation):
         count.clients = len(who)
         self._replay_log.put(self._serial, "total", total)
         self._replay_log.put(self._serial, "names", who)
+        self._replay_log.put(self._serial, "session", server.call.session)
         ended = count.ask("score" if step == "score" else "train", step)
-        self._close(key, ended, ["names", "total"])
-        return total, who
+        self._close(key, ended, ["names", "session", "total"])
+        return total, who, server.call.session
 
     def _transport(
         self, server: Server, step: str, broadcast: Any, layout: dict[str, Any], count: Count
@@ -166,12 +182,13 @@ class SecureRemoteFederation(RemoteFederation):
         """Send all sites a message, or each site its own of a dict, and yield the answers."""
         session = server.call.session
 
-        def request(part: Any, totals: frozenset[str] = frozenset()) -> bytes:
-            round_ = Round(session=session, content=part, broadcast=broadcast)
-            return self._request(kind, step, round_, totals)
+        def request(part: Any) -> bytes:
+            totals = self._totals.to_dict() if kind == "masked" else None
+            round_ = Round(session=session, content=part, broadcast=broadcast, totals=totals)
+            return self._request(kind, step, round_, frozenset())
 
         if isinstance(content, dict):
-            requests = {name: request(content[name], self._totals.of(name)) for name in names}
+            requests = {name: request(content[name]) for name in names}
         else:
             requests = dict.fromkeys(names, request(content))
 

@@ -53,7 +53,10 @@ class SecureRounds:
     samples
         Returns the digest of the site's samples.
     step
-        Returns the contribution, and a function that stores state.
+        Returns the contribution, and a function that stores state. Its arguments are the request,
+        and the session whose state the step uses.
+    count
+        Counts an answer that depends on the samples; raises at the limit.
     """
 
     name: str
@@ -63,7 +66,8 @@ class SecureRounds:
     federation: str
     store: SiteStore
     samples: Callable[[], str]
-    step: Callable[[Request], Kept]
+    step: Callable[[Request, str], Kept]
+    count: Callable[[], None]
 
     def answer(self, request: Request) -> Kept:
         """Answer one round."""
@@ -75,7 +79,10 @@ class SecureRounds:
         value: Any = None
         keep: Callable[[], None] = nothing
         if request.kind == "masked":
-            value, keep = self.step(replace(request, broadcast=round_.broadcast))
+            self._check_totals(round_, party.commitment)
+            self.count()
+            asked = replace(request, broadcast=round_.broadcast, totals=round_.totals_of(self.name))
+            value, keep = self.step(asked, party.commitment.state)
             if self.samples() != samples:
                 raise MismatchError("the samples changed during this session; start again")
         self._check_members(request, content, samples)
@@ -91,6 +98,7 @@ class SecureRounds:
             answer = answers[request.kind]()
             if spent:
                 self.record.reveal(request.step, samples, content.names)
+                self.store.use_session_state(round_.session)
         finally:
             kept = {} if spent else {"party": party.to_dict(), "samples": samples}
             self.store.keep_party(round_.session, kept)
@@ -125,11 +133,21 @@ class SecureRounds:
             step=request.step,
             federation=self.federation or found.federation,
             broadcast=found.broadcast,
+            state=found.state,
+            totals=found.totals,
         )
         if found != expected:
             raise ProtocolError(
                 "the session is about another federation, run, step or other terms than this "
                 "request; it is not answered"
+            )
+
+    def _check_totals(self, round_: Round, commitment: Commitment) -> None:
+        """Raise unless all members were sent the same members of earlier totals."""
+        if codec.digest(round_.totals) != commitment.totals:
+            raise ProtocolError(
+                "the members of earlier totals are not those that the session started with; do "
+                "not trust this server"
             )
 
     def _check_members(self, request: Request, content: object, samples: str) -> None:

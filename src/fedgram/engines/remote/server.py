@@ -161,8 +161,10 @@ class RemoteFederation:
         self._asked += 1
         return resolve_clients(step, clients, self._names)
 
-    def _example(self, step: Callable[..., Any], broadcast: Any) -> Any:
-        return example(step, broadcast, self._terms.space, self._terms.classes)
+    def _example(
+        self, step: Callable[..., Any], broadcast: Any, state: dict[str, Any] | None = None
+    ) -> Any:
+        return example(step, broadcast, self._terms.space, self._terms.classes, state)
 
     def _mark(self, step: Callable[..., Any]) -> str:
         """Return the digest of a step's reply for one sample: replies of equal digests add."""

@@ -32,6 +32,7 @@ from fedgram.engines.remote.messages import (
     request_digest,
 )
 from fedgram.engines.remote.policy import REFUSALS, AnswerRecord, SitePolicy, log_refusal
+from fedgram.engines.remote.recorded_state import RecordedState
 from fedgram.engines.remote.secure_site import Kept, SecureRounds, nothing
 from fedgram.engines.remote.site_store import SiteStore
 from fedgram.engines.remote.validation import require_possible
@@ -46,7 +47,7 @@ from fedgram.secure.messages import ProtocolError, Signer
 
 SCORE = "score"  # name of the step that scores models
 # Requests whose answers depend on the samples. They are counted, those of a secure sum once.
-_COUNTED = ("step", "score", "masked")
+_COUNTED = ("step", "score")
 # Requests of a secure sum that follow another one, for which the samples were checked.
 _LATER = ("shares", "confirm", "reveal")
 # What a server reads of an error in a secure run; the reason stays in a log at the site.
@@ -114,7 +115,9 @@ class SiteEndpoint:
                 return self._answered(request, to, store)
             with store.exclusive():
                 known = store.answer(request.serial, request.kind, to)
-                return known or self._answered(request, to, store)
+                if known is not None and self._still_permitted(request, store):
+                    return known
+                return self._answered(request, to, store)
         except Exception as error:  # the server learns the reason instead of waiting
             return self._refusal(to, error, secure=request.terms.secure)
 
@@ -144,6 +147,13 @@ class SiteEndpoint:
             store.keep_answer(request.serial, request.kind, to, answer)
         return answer
 
+    def _still_permitted(self, request: Request, store: SiteStore) -> bool:
+        """Whether a stored answer may be sent again: raises if not, False for other samples."""
+        self._permit(request, site := cache(self._site))
+        if request.kind in _LATER:  # without samples
+            return True
+        return store.has_samples(fingerprint(site(), reserve_valid=False))
+
     def _permit(self, request: Request, site: Callable[[], Site]) -> None:
         """Raise unless this site's policy allows a request. Every request passes this function.
 
@@ -159,15 +169,24 @@ class SiteEndpoint:
             )
         if request.kind not in _LATER:
             policy.require_samples(len(site().train) + len(site().valid))
-        if request.kind in _COUNTED:
-            self._record.count(terms.run, policy)
+
+    def _count(self, request: Request) -> None:
+        """Count an answer that depends on the samples; raise at the limit of the policy."""
+        self._record.count(request.terms.run, self._accept)
 
     def _value(self, request: Request, store: SiteStore, site: Callable[[], Site]) -> Kept:
         """Return the value of the answer, and a function that stores what the site must keep."""
         if request.kind == "greet":
             return self._greeting(request.terms, site()), nothing
+        if request.kind in ("keys", "masked", *_COUNTED):
+            store.use_samples(fingerprint(site(), reserve_valid=False))
+        if request.kind in _COUNTED:
+            self._count(request)
         if request.kind == "step":
-            return self._step(request, self._ready(site(), request, store), store)
+            ready = self._ready(site(), request, store)
+            return self._step(
+                request, ready, store, lambda state: store.keep_state(request.serial, state)
+            )
         if request.kind == "score":
             return self._evaluated(request, site(), store), nothing
         if request.kind == "deliver":
@@ -181,16 +200,39 @@ class SiteEndpoint:
             federation=self._federation,
             store=store,
             samples=lambda: fingerprint(site(), reserve_valid=False),
-            step=lambda asked: self._masked(asked, site(), store),
+            step=lambda asked, origin: self._masked(
+                asked, site(), store, session=request.broadcast.session, origin=origin
+            ),
+            count=lambda: self._count(request),
         )
         return rounds.answer(request)
 
-    def _masked(self, request: Request, site: Site, store: SiteStore) -> Kept:
+    def _masked(
+        self, request: Request, site: Site, store: SiteStore, *, session: str, origin: str
+    ) -> Kept:
+        """Run a step of a secure sum, with the state that every member has from `origin`.
+
+        The state after the step is used once this site has revealed the sum: the server cannot
+        choose who has it.
+        """
         if isinstance(request.broadcast, ScoreRequest):
             if request.step != SCORE:  # sums are recorded by the names of their steps
                 raise ProtocolError(f"expected scores as the step {SCORE!r}")
             return self._evaluated(request, site, store).sums, nothing
-        return self._step(request, self._ready(site, request, store), store)
+        state = store.session_state(origin) if origin else {}
+        if state is None:
+            raise ProtocolError(
+                "this site was not in the sum whose state this step uses; it is left out"
+            )
+        used = RecordedState(state)
+
+        def keep(after: Mapping[str, Any]) -> None:
+            if after is not used or used.written:
+                store.keep_session_state(session, after)
+
+        return self._step(
+            request, replace(self._ready(site, request, store), state=used), store, keep
+        )
 
     def _agree(self, terms: Terms) -> None:
         """Raise if the terms of a server differ from those of this site."""
@@ -242,17 +284,23 @@ class SiteEndpoint:
             test=relabel(site.test, terms.classes),
             reserve_valid=terms.reserve_valid,
         )
+        if terms.secure:
+            return replace(site, state=store.session_state() or {})
         return replace(site, state=store.state(before=request.serial))
 
-    def _step(self, request: Request, site: Site, store: SiteStore) -> Kept:
+    def _step(
+        self,
+        request: Request,
+        site: Site,
+        store: SiteStore,
+        keep_state: Callable[[Mapping[str, Any]], None],
+    ) -> Kept:
         """Run a step of the method; its state is stored together with the answer."""
         terms = request.terms
         step = named_step(terms.make(), request.step)
         state, known = site.state, ""
         if request.broadcast is None and not state:
-            samples = fingerprint(site, reserve_valid=terms.reserve_valid)
-            store.use_samples(samples)
-            known = _digest(request, samples)
+            known = _digest(request, fingerprint(site, reserve_valid=terms.reserve_valid))
         if known and (found := store.statistics(known)) is not None:
             value, state = found
             known = ""
@@ -266,7 +314,7 @@ class SiteEndpoint:
 
         def keep() -> None:
             if state:
-                store.keep_state(request.serial, state)
+                keep_state(state)
             if known:
                 store.keep_statistics(known, value, state)
 
@@ -296,7 +344,7 @@ class SiteEndpoint:
             raise DataError("a delivery without content; install the same fedgram as the server")
         model = store.model(delivery.round)
         ready = self._ready(site, request, store)
-        store.use_samples(fingerprint(ready, reserve_valid=terms.reserve_valid))
+        store.use_samples(fingerprint(site, reserve_valid=False))
         if model is None:  # this site was not connected when the round was scored
             client = self._scoring_client(ready, request)
             model = terms.make().personalize(client, delivery.part)

@@ -14,7 +14,8 @@ from fedgram.runtime import files
 
 _KEPT = 2  # exchanges whose answers are stored: the server may repeat the last request
 _DIGEST = 64  # characters
-_COMPUTED = ("answer", "state", "model")  # files of a run that depend on the samples
+# Files of a run that depend on the samples.
+_COMPUTED = ("answer", "state", "model", "pending", "made")
 
 
 class SiteStore:
@@ -38,12 +39,16 @@ class SiteStore:
         self._samples = folder / "samples"
         self._run = folder / "runs" / run
 
+    def has_samples(self, fingerprint: str) -> bool:
+        """Whether what is stored here was computed from these samples."""
+        return self._samples.is_file() and self._samples.read_text() == fingerprint
+
     def use_samples(self, fingerprint: str) -> None:
         """Erase what was computed from other samples: the difference would show the changed ones.
 
         What guards secure sums stays: no session may start twice.
         """
-        if self._samples.is_file() and self._samples.read_text() == fingerprint:
+        if self.has_samples(fingerprint):
             return
         old = [*self._statistics.glob("*")]
         for run in self._run.parent.glob("*"):
@@ -80,21 +85,40 @@ class SiteStore:
         state: dict[str, Any] = codec.load(self._run / f"state-{number}") if number else {}
         return state
 
-    def keep_state(self, serial: int, state: MutableMapping[str, Any]) -> None:
+    def keep_state(self, serial: int, state: Mapping[str, Any]) -> None:
         """Store the state at the end of an exchange."""
         self._write(f"state-{serial}", codec.encode(dict(state)))
         earlier = sorted(n for n in self._numbers("state-*") if n < serial)
         for number in earlier[:-1]:
             self._remove(f"state-{number}")
 
+    def keep_session_state(self, session: str, state: Mapping[str, Any]) -> None:
+        """Store the state that a secure sum makes; it is used once this site has revealed."""
+        self._write(f"pending-{_session(session)}", codec.encode(dict(state)))
+
+    def use_session_state(self, session: str) -> None:
+        """Use the state of a secure sum from now on, if the sum made one."""
+        pending = self._run / f"pending-{_session(session)}"
+        if pending.is_file():
+            for path in self._run.glob("made-*"):
+                self._remove(path.name)
+            pending.replace(self._run / f"made-{session}")
+
+    def session_state(self, session: str | None = None) -> dict[str, Any] | None:
+        """Return the state that a secure sum made, or the last one; None if it is not here."""
+        name = "made-*" if session is None else f"made-{_session(session)}"
+        found = [path for path in self._run.glob(name) if "." not in path.name]
+        state: dict[str, Any] | None = codec.load(found[0]) if found else None
+        return state
+
     def model(self, round_: int) -> Any:
         """Return the model of a scored round; None if it is not stored."""
-        path = self._run / f"model-{round_}"
+        path = self._run / f"model-{int(round_)}"
         return codec.load(path) if path.is_file() else None
 
     def keep_model(self, round_: int, model: Any, *, best: int) -> None:
         """Store the model of a round; of the others only that of the best round stays."""
-        self._write(f"model-{round_}", codec.encode(model))
+        self._write(f"model-{int(round_)}", codec.encode(model))
         for number in self._numbers("model-*"):
             if number not in (round_, best):
                 self._remove(f"model-{number}")
@@ -132,9 +156,7 @@ class SiteStore:
                 self._remove(path.name)
 
     def _party(self, session: str) -> Path:
-        if not re.fullmatch("[0-9a-f]{64}", session):
-            raise DataError("not the name of a secure session")
-        return self._run / f"party-{session}"
+        return self._run / f"party-{_session(session)}"
 
     def _write(self, name: str, content: bytes) -> None:
         files.write(self._run / name, content, private=True)
@@ -149,3 +171,10 @@ class SiteStore:
 
     def _remove(self, name: str) -> None:
         (self._run / name).unlink(missing_ok=True)
+
+
+def _session(name: object) -> str:
+    """Return the name of a secure session, which becomes a part of a file's name."""
+    if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{64}", name):
+        raise DataError("not the name of a secure session")
+    return name

@@ -18,6 +18,7 @@ def example(
     broadcast: Any,
     space: Space,
     classes: tuple[str, ...],
+    state: dict[str, Any] | None = None,
 ) -> Any:
     """Return a step's reply for one sample: it has the form of every honest answer.
 
@@ -26,7 +27,10 @@ def example(
     dtype = np.int8 if 0 < space.bound <= np.iinfo(np.int8).max else np.int64
     row = Features(np.ones((1, space.width), dtype if space.exact else np.float64), space)
     samples = Samples(row, Labels(np.zeros(1, np.int64), classes))
-    return step(Client(id="", train=samples, valid=samples.take([])), broadcast)
+    client = Client(
+        id="", train=samples, valid=samples.take([]), state={} if state is None else state
+    )
+    return step(client, broadcast)
 
 
 def require_same_schema(value: Any, like: Any) -> None:
