@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -33,6 +34,9 @@ from fedgram.deploy.site import CACHE, site_of
 from fedgram.engines.remote.policy import AnswerRecord
 from fedgram.errors import ConfigError
 from fedgram.runtime import files
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of the lines that Flower prints
+
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 folder_argument = click.argument("folder", metavar="DIR", type=FOLDER)
@@ -138,7 +142,7 @@ def keys(
                 click.echo(f"{project.add_site(name).folder}: added a site")
         made = make.make_keys(project, hosts=hosts, days=days, renew=renew, authority=authority)
     for line in made:
-        say(line)
+        say(_COLOURS.sub("", line))
 
 
 @federation.command()
@@ -366,7 +370,7 @@ def _warn_of_pins(site: SiteFolder) -> None:
 def _stay(child: Child) -> None:
     """Print the output of a process until it ends, which is an error."""
     for line in follow(child):
-        say(line)
+        say(_COLOURS.sub("", line))
     raise child.failure()
 
 

@@ -183,6 +183,11 @@ def forget(ledger: Path, client: str, certificate: Path | None) -> None:
     if certificate:
         files.write(certificate, shown + "\n")
     click.echo(shown)
+    say(
+        f"also delete files of contributions of {client}, and models that were made with it: the "
+        "ledger does not know where copies are",
+        err=True,
+    )
 
 
 @ledger.command()

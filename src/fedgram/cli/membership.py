@@ -13,6 +13,7 @@ import click
 from fedgram.cli.federation import federation, folder_argument
 from fedgram.cli.root import say
 from fedgram.core import codec
+from fedgram.deploy.flower.state import DATABASE
 from fedgram.deploy.folders import Project, SiteFolder
 from fedgram.deploy.membership import Membership
 from fedgram.errors import ConfigError
@@ -73,11 +74,10 @@ def forget(folder: Path, client: str) -> None:
     for path in membership.holding_digests(client):
         click.echo(f"{path}: holds a digest of a total with {client}; it is not erased", err=True)
     for name, path in membership.residue():
-        click.echo(
-            f"{path}: holds messages of {name}, and is in use; it is cleaned at the next start of "
-            "the server",
-            err=True,
-        )
+        what = "is in use: it is cleaned at the next start of the server"
+        if not path.name.startswith(DATABASE):
+            what = "is not a file of the server: delete it"
+        say(f"{path}: holds messages of {name}, and {what}", err=True)
 
 
 @federation.command()
