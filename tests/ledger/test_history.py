@@ -294,6 +294,65 @@ def test_altered_increments_are_found_even_if_all_else_agrees_with_them(ledger, 
         ledger.verify()
 
 
+def put_in_place(path, client, statistics, *, of_client=None):
+    """Replace what is stored of a client behind the ledger's back, with the right checksum."""
+    value = codec.encode(Contribution(client=of_client or client, statistics=statistics))
+    change = "UPDATE contributions SET value = ?, sha256 = ? WHERE client = ?"
+    rows(path, change, value, hashlib.sha256(value).hexdigest(), client)
+
+
+def swapped_values(ledger, path):
+    put_in_place(path, "north", of(20, "cat"))
+    put_in_place(path, "south", of(10, "ant", "bee"))
+
+
+def swapped_values_with_their_names(ledger, path):
+    put_in_place(path, "north", of(20, "cat"), of_client="south")
+    put_in_place(path, "south", of(10, "ant", "bee"), of_client="north")
+
+
+def swapped_names(ledger, path):
+    other = "CASE client WHEN 'north' THEN 'south' ELSE 'north' END"
+    rows(path, f"UPDATE contributions SET client = {other}")
+
+
+def another_value_of_a_client_that_left(ledger, path):
+    ledger.leave("north")
+    put_in_place(path, "north", of(50, "dog"))
+
+
+def another_rest_after_a_removal(ledger, path):
+    ledger.stream("north", -of(10, "ant"))
+    ledger.leave("north")
+    put_in_place(path, "north", of(50, "dog"))
+
+
+def another_rest_after_a_withdrawal(ledger, path):
+    ledger.withdraw("a", of(10, "ant"), within="north", tag="b")
+    ledger.leave("north")
+    put_in_place(path, "north", of(50, "dog"))
+
+
+def a_client_that_left_gone_without_an_event(ledger, path):
+    ledger.leave("north")
+    rows(path, "DELETE FROM contributions WHERE client = 'north'")
+
+
+@pytest.mark.parametrize(
+    "alteration",
+    [
+        *(swapped_values, swapped_values_with_their_names, swapped_names),
+        *(another_value_of_a_client_that_left, another_rest_after_a_removal),
+        *(another_rest_after_a_withdrawal, a_client_that_left_gone_without_an_event),
+    ],
+    ids=lambda each: each.__name__,
+)
+def test_altered_contributions_are_found_even_if_the_total_is_the_same(ledger, path, alteration):
+    alteration(ledger, path)
+    with pytest.raises(LedgerError, match=r"that its history names|is stored as one of client"):
+        ledger.verify()
+
+
 # Guesses of what was forgotten
 
 
@@ -460,6 +519,21 @@ def test_forgetting_erases_what_format_1_derived_from_a_client(old):
         assert not any(digest.encode() in after for digest in (*digests, *shared))
         ledger.verify(certificate)
         assert ledger.certificates(member)
+
+
+def test_what_remains_after_a_removal_in_format_1_is_accepted_once(old):
+    ((north,),) = rows(old, "SELECT value FROM contributions WHERE client = 'north'")
+    rows(old, "UPDATE events SET what = 'remove', detail = '{}' WHERE client = 'north'")
+    with Ledger.open(old) as ledger:
+        ledger.verify()
+        ledger.change_key(old.with_name("history.key"))
+        ledger.verify()
+        more = (
+            "INSERT INTO contributions (client, id, member, value, sha256) VALUES (?, ?, 0, ?, ?)"
+        )
+        rows(old, more, "north", "", north, hashlib.sha256(north).hexdigest())
+        with pytest.raises(LedgerError, match="of client north are not those that its history"):
+            ledger.verify()
 
 
 class Killed(BaseException):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,6 +21,7 @@ from fedgram.ledger import signing
 
 _PREFIX = b"fedgram history\n"
 _SALT = 32  # bytes
+ADDING = ("join", "replace", "stream", "remove")  # events that store a contribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +125,23 @@ def canonical(value: Any) -> str:
 def signed_bytes(body: Mapping[str, Any]) -> bytes:
     """Return the bytes of an event that are hashed and signed."""
     return _PREFIX + canonical(body).encode()
+
+
+def contributed(events: Iterable[Event]) -> Counter[tuple[str, str, bool]]:
+    """Return what the history says is stored: client, id, and whether it is in the total.
+
+    A contribution and the id in its event are erased together.
+    """
+    within: dict[str, list[str]] = {}
+    stored: Counter[tuple[str, str, bool]] = Counter()
+    for event in events:
+        client = event.client or ""
+        if event.what in ("leave", "replace"):  # what is replaced may be kept
+            stored.update((client, each, False) for each in within.pop(client, []))
+        if event.what in ADDING and "id" in event.detail:
+            within.setdefault(client, []).append(str(event.detail["id"]))
+    stored.update((client, each, True) for client, ids in within.items() for each in ids)
+    return stored
 
 
 def check(entries: Iterable[Entry], openings: Mapping[str, CommitmentOpening]) -> str:

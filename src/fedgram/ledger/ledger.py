@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +13,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, ExactnessError, LedgerError, MismatchError
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution, checked_classes, merged
-from fedgram.ledger.history import Event, check
+from fedgram.ledger.history import Event, check, contributed
 from fedgram.ledger.signing import fingerprint
 from fedgram.ledger.store import LedgerFile
 
@@ -291,9 +292,11 @@ class Ledger:
             _require_rest(client, rest)
             self._file.erase(within, seen=True)
             self._file.total = self._merged([self.total, -part])
-            self._file.store(Contribution(client=within, statistics=rest, tag=tag))
+            remaining = Contribution(client=within, statistics=rest, tag=tag)
+            self._file.store(remaining)
+            detail = {"id": remaining.id, "tag": tag}
             self._file.add_event(
-                "replace", self.total, client=within, samples=rest.count, detail={"tag": tag}
+                "replace", self.total, client=within, samples=rest.count, detail=detail
             )
             number = self._deleted(client, self.total, among=within)
         self._file.compact()
@@ -342,14 +345,16 @@ class Ledger:
     def verify(self, certificate: Certificate | None = None) -> str:
         """Recompute the total from the stored contributions and return its digest.
 
-        With a certificate, also check that its deletion is in this ledger's history with the same
-        digest, and that no contribution of the client is stored unless it joined again.
+        Also check the history, and that the contributions are those that it names. With a
+        certificate, also check that its deletion is in this ledger's history with the same digest,
+        and that no contribution of the client is stored unless it joined again.
         """
         self._file.check()
         with self._file.transaction(kind="DEFERRED"):
-            recomputed = self._merged(self._file.stored())
-            for _ in self._file.stored(member=False):
-                pass  # checks the checksums of contributions that are kept for audit
+            found: Counter[tuple[str, str, bool]] = Counter()
+            recomputed = self._merged(self._counted(found, member=True))
+            for _ in self._counted(found, member=False):
+                pass  # contributions that are kept for audit
             digest = recomputed.digest()
             last = self.history()[-1]
             if self.total != recomputed or digest != last.total_digest:
@@ -360,7 +365,33 @@ class Ledger:
             self._verify_history()
             if certificate is not None:
                 self._verify_deletion(certificate)
+            self._verify_contributions(found)
         return digest
+
+    def _counted(
+        self, found: Counter[tuple[str, str, bool]], *, member: bool
+    ) -> Iterator[Statistics]:
+        """Yield what is stored, and count which contributions it is."""
+        for each in self._file.contributions(member=member):
+            found[each.client, each.id, member] += 1
+            yield each.statistics
+
+    def _verify_contributions(self, found: Counter[tuple[str, str, bool]]) -> None:
+        """Raise LedgerError if other contributions are stored than those that the history names.
+
+        Format 1 did not record what remains after a removal: one such contribution of a client
+        is accepted.
+        """
+        history = self.history()
+        named, unnamed = contributed(history), {e.client for e in history if _leaves_unnamed(e)}
+        more = [client for client, _, _ in (found - named).elements()]
+        wrong = [client for client, _, _ in named - found]
+        wrong += [client for client in more if client not in unnamed or more.count(client) > 1]
+        if wrong:
+            raise LedgerError(
+                f"{self._file.path}: the contributions of client {wrong[0]} are not those that its "
+                "history names; restore it from a backup"
+            )
 
     def _verify_history(self) -> None:
         """Raise LedgerError if chain, signatures or commitments are wrong."""
@@ -435,9 +466,10 @@ class Ledger:
         rest = self._merged([*self._file.stored(client), statistics])
         _require_rest(client, rest)
         self._file.erase(client, seen=False)
-        self._file.store(Contribution(client=client, statistics=rest, tag="after a removal"))
+        remaining = Contribution(client=client, statistics=rest, tag="after a removal")
+        self._file.store(remaining)
         self._file.total = total = self._merged([self.total, statistics])
-        self._file.add_event("remove", total, client=client)
+        self._file.add_event("remove", total, client=client, detail={"id": remaining.id})
 
     def _take_out(self, gone: Statistics) -> Statistics:
         """Subtract from the total, and remove the classes that no member has any more."""
@@ -516,6 +548,11 @@ def _exceeds(client: str) -> LedgerError:
     return LedgerError(
         f"client {client}: more would be removed than was contributed; was it removed already?"
     )
+
+
+def _leaves_unnamed(event: Event) -> bool:
+    """Whether an event of format 1 has stored a contribution without its id."""
+    return not event.body and event.what in ("remove", "replace") and "id" not in event.detail
 
 
 def _plain(certificate: Certificate) -> list[Any]:

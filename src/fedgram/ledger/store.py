@@ -47,7 +47,6 @@ CREATE TABLE events (
 CREATE TABLE openings (
     commitment TEXT PRIMARY KEY, salt TEXT NOT NULL, value TEXT NOT NULL, members TEXT NOT NULL)
 """
-_ERASED = ("join", "replace", "stream", "remove")  # events that describe contributions
 
 
 class LedgerFile:
@@ -216,8 +215,14 @@ class LedgerFile:
             [contribution.client, contribution.id, value, hashlib.sha256(value).hexdigest()],
         )
 
-    def stored(self, client: str | None = None, *, member: bool = True) -> Iterator[Statistics]:
-        """Yield the statistics of members (or of clients that left), and check their checksums."""
+    def stored(self, client: str | None = None) -> Iterator[Statistics]:
+        """Yield the statistics of members, and check their checksums."""
+        return (each.statistics for each in self.contributions(client))
+
+    def contributions(
+        self, client: str | None = None, *, member: bool = True
+    ) -> Iterator[Contribution]:
+        """Yield the contributions of members (or of clients that left); check their checksums."""
         query = (
             "SELECT seq FROM contributions "
             "WHERE member = ? AND (? IS NULL OR client = ?) ORDER BY seq"
@@ -234,7 +239,12 @@ class LedgerFile:
             contribution = self._decoded(value)
             if not isinstance(contribution, Contribution):
                 raise self.unusable(TypeError("not a contribution"))
-            yield contribution.statistics
+            if contribution.client != row["client"]:
+                raise LedgerError(
+                    f"{self.path}: a contribution of client {contribution.client} is stored as one "
+                    f"of client {row['client']}; restore the ledger from a backup"
+                )
+            yield contribution
 
     def retire(self, client: str) -> None:
         """Mark a member's contributions as those of a client that left."""
@@ -249,7 +259,7 @@ class LedgerFile:
         """
         self._run("DELETE FROM contributions WHERE client = ?", [client])
         for event in self._chained():
-            if event.client == client and event.what in _ERASED:
+            if event.client == client and event.what in history.ADDING:
                 self._clear_event(event.seq)
         for row in self._run("SELECT commitment, members FROM openings"):
             if client in self._json(row["members"]):
@@ -272,7 +282,7 @@ class LedgerFile:
                 within.discard(event.client)
             elif event.what == "join":
                 within.add(event.client)
-            own = event.client == client and event.what in _ERASED
+            own = event.client == client and event.what in history.ADDING
             samples, detail = (None, {}) if own else (event.samples, _without(event.detail, client))
             digest = "" if client in within or own else event.total_digest
             new = (samples, detail, digest)
