@@ -45,10 +45,18 @@ def check_history(fingerprint, history):
         check_detail(event)
         last, link, key = body, sha256(signed), body["key"] or key
     require(key, "the history is not signed")
+    check_earlier(history["events"][0], history["earlier"])
     for commitment, opening in history["openings"].items():
         require(sha256(opening["text"].encode(), opening["salt"]) == commitment, "wrong opening")
     require(last["after"] in history["openings"], "the last total is not opened")
     return {event["body"]["number"]: event for event in history["events"]}
+
+
+def check_earlier(first, earlier):
+    require(first["body"]["number"] == len(earlier) + 1, "an earlier event is missing")
+    if first["body"]["what"] == "migrated" and first["detail"]:  # erased with what it commits to
+        committed = {"events": len(earlier), "digest": sha256(canonical(earlier))}
+        require(first["detail"] == committed, "other earlier events")
 
 
 def check_detail(event):

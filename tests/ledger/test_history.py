@@ -19,7 +19,7 @@ from fedgram.core import codec
 from fedgram.errors import LedgerError
 from fedgram.ledger import signing, store
 from fedgram.ledger.certificate import Certificate
-from fedgram.ledger.contribution import Contribution
+from fedgram.ledger.contribution import Contribution, merged
 from fedgram.ledger.history import CommitmentOpening, Entry, check, signed_bytes, total_text
 from fedgram.ledger.ledger import Ledger
 
@@ -492,7 +492,9 @@ def test_a_ledger_of_format_1_goes_on_with_a_chain_that_commits_to_its_past(old)
         earlier, digest = ledger.history(), ledger.total.digest()
         first = ledger.change_key(old.with_name("history.key"))
         history = ledger.history()
-        assert history[: len(earlier)] == earlier
+        facts = [(event.time, event.what, event.client, event.samples) for event in earlier]
+        kept = history[: len(earlier)]
+        assert [(event.time, event.what, event.client, event.samples) for event in kept] == facts
         assert [event.what for event in history[len(earlier) :]] == ["migrated", "key"]
         assert history[-1].seq == len(earlier) + 2
         ledger.verify(certificate)
@@ -519,6 +521,68 @@ def test_forgetting_erases_what_format_1_derived_from_a_client(old):
         assert not any(digest.encode() in after for digest in (*digests, *shared))
         ledger.verify(certificate)
         assert ledger.certificates(member)
+
+
+def test_a_guess_of_what_was_forgotten_in_format_1_cannot_be_confirmed_after_the_change(old):
+    west = codec.load(STORED / "west.contribution").statistics
+    shared = json.loads((STORED / "west.certificate").read_text())["published_with"][0]
+    with Ledger.open(old) as ledger:
+        guesses = [merged([ledger.total, west]).digest(), shared["shared_digest"]]
+        assert all(guess.encode() in contents(old) for guess in guesses)
+        without = ledger.total.digest()
+        ledger.change_key(old.with_name("history.key"))
+        exported = json.dumps(ledger.export())
+        for guess in guesses:
+            assert guess.encode() not in contents(old)
+            assert guess not in exported
+        assert without in exported
+        ledger.verify()
+
+
+def test_the_tag_of_a_secure_sum_survives_the_change_and_digests_with_a_withdrawn_site_do_not(old):
+    """A history as format 1 wrote it: a cohort was published, and a site withdrew from it."""
+    with Ledger.open(old) as ledger:
+        rest, whole = ledger.total.digest(), "a" * 64
+    rows(old, "DELETE FROM contributions WHERE client = 'south'")
+    rows(old, "DELETE FROM events WHERE seq > 1")
+    add = "INSERT INTO events VALUES (?, '2026', ?, ?, NULL, ?, ?)"
+    names = ["east", "north", "west"]
+    model = {"shared_digest": "b" * 64, "model": "m", "members": names}
+    rows(old, add, 2, "join", "cohort", whole, "{}")
+    rows(old, add, 3, "publish", None, whole, json.dumps(model))
+    rows(old, add, 4, "replace", "cohort", rest, json.dumps({"tag": "east\nnorth"}))
+    listed = {"samples": 1, "members": ["cohort"], "published_with": [{"time": "2026", **model}]}
+    rows(old, add, 5, "forget", "west", rest, json.dumps(listed))
+    with Ledger.open(old) as ledger:
+        ledger.change_key(old.with_name("history.key"))
+        assert ledger.tag("cohort") == "east\nnorth"
+        data = contents(old)
+        assert whole.encode() not in data
+        assert b"b" * 64 not in data
+        assert ledger.history()[4].total_digest == rest
+
+
+@pytest.mark.parametrize(
+    ("statement", "erased"),
+    [
+        ("UPDATE old_events SET client = 'nobody', time = '1999' WHERE what = 'join'", False),
+        ("DELETE FROM old_events", False),
+        ("DELETE FROM old_events WHERE seq = 5", False),
+        ("DELETE FROM old_events WHERE seq = 5", True),  # their number is known even then
+    ],
+)
+def test_altered_events_of_format_1_are_found(old, statement, erased):
+    with Ledger.open(old) as ledger:
+        first = ledger.change_key(old.with_name("history.key"))
+        if erased:
+            ledger.forget("north")
+        ledger.verify()
+        rows(old, statement)
+        with pytest.raises(LedgerError, match="the events of format 1 are others"):
+            ledger.verify()
+        exported = ledger.export()
+        with pytest.raises(ValueError, match="earlier event"):
+            auditor.check_history(first, exported)
 
 
 def test_what_remains_after_a_removal_in_format_1_is_accepted_once(old):

@@ -12,8 +12,8 @@ import hashlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from fedgram.errors import LedgerError
@@ -142,6 +142,22 @@ def contributed(events: Iterable[Event]) -> Counter[tuple[str, str, bool]]:
             within.setdefault(client, []).append(str(event.detail["id"]))
     stored.update((client, each, True) for client, ids in within.items() for each in ids)
     return stored
+
+
+def past(events: Iterable[Event]) -> dict[str, Any]:
+    """Return what the first event of a chain commits to: number and digest of earlier events."""
+    plain = [asdict(event) for event in events]
+    return {"events": len(plain), "digest": hashlib.sha256(canonical(plain).encode()).hexdigest()}
+
+
+def check_past(first: Entry, events: Sequence[Event]) -> None:
+    """Raise LedgerError if events of format 1 are not those that a chain began with.
+
+    Once the digest is erased with what it was computed from, only their number is checked.
+    """
+    committed = first.body["what"] == "migrated" and first.detail
+    if len(events) != first.body["number"] - 1 or (committed and first.detail != past(events)):
+        raise LedgerError("the history was changed: the events of format 1 are others")
 
 
 def check(entries: Iterable[Entry], openings: Mapping[str, CommitmentOpening]) -> str:

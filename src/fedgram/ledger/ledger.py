@@ -13,7 +13,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, ExactnessError, LedgerError, MismatchError
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution, checked_classes, merged
-from fedgram.ledger.history import Event, check, contributed
+from fedgram.ledger.history import Event, check, check_past, contributed
 from fedgram.ledger.signing import fingerprint
 from fedgram.ledger.store import LedgerFile
 
@@ -395,8 +395,11 @@ class Ledger:
 
     def _verify_history(self) -> None:
         """Raise LedgerError if chain, signatures or commitments are wrong."""
+        entries = self._file.entries()
         try:
-            key = check(self._file.entries(), self._file.openings())
+            key = check(entries, self._file.openings())
+            if entries:
+                check_past(entries[0], [event for event in self.history() if not event.body])
         except (LedgerError, KeyError, TypeError, ValueError) as error:
             raise LedgerError(f"{self._file.path}: {error}; restore it from a backup") from error
         if key != (self._file.get("key") or ""):

@@ -14,7 +14,6 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -112,7 +111,7 @@ class LedgerFile:
         """Run the body in one transaction; DEFERRED is for reading one consistent state."""
         try:
             self._db.execute(f"BEGIN {kind}")
-            if kind == "IMMEDIATE" and self.get("format") == 1:
+            if old := kind == "IMMEDIATE" and self.get("format") == 1:
                 self._migrate()
             yield
             self._db.execute("COMMIT")
@@ -127,6 +126,8 @@ class LedgerFile:
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+        if old:  # digests were deleted
+            self.compact()
 
     def compact(self) -> None:
         """Shrink the file after a deletion; deleted bytes are overwritten already."""
@@ -273,8 +274,11 @@ class LedgerFile:
         query = "UPDATE events SET samples = NULL, detail = '{}', salt = '' WHERE seq = ?"
         self._run(query, [number])
 
-    def _erase_old(self, client: str) -> None:
-        """Delete what events of format 1 derived from a client's contributions."""
+    def _erase_old(self, client: str, *, before: int | None = None) -> None:
+        """Delete what events of format 1 derived from a client's contributions.
+
+        With the number of an event, delete digests of totals and models before this event only.
+        """
         within: set[str | None] = set()
         changed = False
         for event in self._old():
@@ -282,11 +286,14 @@ class LedgerFile:
                 within.discard(event.client)
             elif event.what == "join":
                 within.add(event.client)
-            own = event.client == client and event.what in history.ADDING
-            samples, detail = (None, {}) if own else (event.samples, _without(event.detail, client))
-            digest = "" if client in within or own else event.total_digest
-            new = (samples, detail, digest)
-            if new != (event.samples, event.detail, event.total_digest):
+            samples, detail, digest = old = (event.samples, event.detail, event.total_digest)
+            if before is None and event.client == client and event.what in history.ADDING:
+                samples, detail, digest = None, {}, ""
+            elif before is None or event.seq < before:
+                detail, digest = _without(detail, client), "" if client in within else digest
+            else:
+                detail = _without_listed(detail, client)
+            if (samples, detail, digest) != old:
                 changed = True
                 query = (
                     "UPDATE old_events SET samples = ?, detail = ?, total_digest = ? WHERE seq = ?"
@@ -295,6 +302,16 @@ class LedgerFile:
         for event in self._chained() if changed else ():
             if event.what == "migrated":  # its commitment is to what is gone now
                 self._clear_event(event.seq)
+
+    def _erase_gone(self) -> None:
+        """Delete the digests that format 1 kept of what was forgotten, replaced or removed."""
+        past = self._old()
+        joined = {event.client for event in past if event.what == "join"}
+        for event in past:
+            if event.client and event.what in ("forget", "replace", "remove"):
+                self._erase_old(event.client, before=event.seq)
+                if event.client not in joined:  # it was within the total of a secure sum
+                    self._erase_old("cohort", before=event.seq)
 
     # History.
 
@@ -464,14 +481,12 @@ class LedgerFile:
 
     def _migrate(self) -> None:
         """Change a file of format 1 to format 2: the chain begins with a commitment to the past."""
-        earlier = [asdict(event) for event in self._old()]
         self._run("ALTER TABLE events RENAME TO old_events")
         for statement in _HISTORY.split(";"):
             self._run(statement)
         self.put("format", FORMAT)
-        digest = hashlib.sha256(history.canonical(earlier).encode()).hexdigest()
-        detail = {"events": len(earlier), "digest": digest}
-        self.add_event("migrated", self.total, detail=detail)
+        self._erase_gone()
+        self.add_event("migrated", self.total, detail=history.past(self._old()))
 
     def _run(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Run one statement; every sign of a damaged file raises the same LedgerError."""
@@ -507,11 +522,16 @@ class LedgerFile:
 
 def _without(detail: dict[str, Any], client: str) -> dict[str, Any]:
     """Return the detail of an event of format 1 without digests of models made with a client."""
-    listed = [_without(each, client) for each in detail.get("published_with", [])]
-    kept = {**detail, "published_with": listed} if listed else dict(detail)
-    if {client, "cohort"} & {*detail.get("members", [])}:
+    kept = _without_listed(detail, client)
+    if client == "cohort" or {client, "cohort"} & {*detail.get("members", [])}:
         kept.pop("shared_digest", None)
     return kept
+
+
+def _without_listed(detail: dict[str, Any], client: str) -> dict[str, Any]:
+    """Return the detail of an event without those digests in the list of a deletion."""
+    listed = [_without(each, client) for each in detail.get("published_with", [])]
+    return {**detail, "published_with": listed} if listed else dict(detail)
 
 
 def _user() -> str:
