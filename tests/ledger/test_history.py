@@ -328,7 +328,7 @@ def another_rest_after_a_removal(ledger, path):
 
 
 def another_rest_after_a_withdrawal(ledger, path):
-    ledger.withdraw("a", of(10, "ant"), within="north", tag="b")
+    ledger.withdraw("a", of(10, "ant"), within="north", tag="b", mark="c")
     ledger.leave("north")
     put_in_place(path, "north", of(50, "dog"))
 

@@ -272,7 +272,9 @@ class Ledger:
         deletions = [e for e in self.history() if e.what == "forget" and e.client == client]
         return [self._certificate(event.seq) for event in deletions]
 
-    def withdraw(self, client: str, part: Statistics, *, within: str, tag: str) -> Certificate:
+    def withdraw(
+        self, client: str, part: Statistics, *, within: str, tag: str, mark: str
+    ) -> Certificate:
         """Subtract a client's part from a member that is the sum of several clients.
 
         Parameters
@@ -285,8 +287,11 @@ class Ledger:
             The member.
         tag
             New tag of the member.
+        mark
+            Identifies the request of the client; it is refused a second time.
         """
         with self._file.transaction():
+            self.require_unused(client, mark)
             self._require_member(within)
             rest = self._merged([*self._file.stored(within), -part])
             _require_rest(client, rest)
@@ -298,14 +303,23 @@ class Ledger:
             self._file.add_event(
                 "replace", self.total, client=within, samples=rest.count, detail=detail
             )
-            number = self._deleted(client, self.total, among=within)
+            number = self._deleted(client, self.total, among=within, withdrawal=mark)
         self._file.compact()
         return self._certificate(number)
 
-    def _deleted(self, client: str, total: Statistics, *, among: str) -> int:
+    def require_unused(self, client: str, mark: str) -> None:
+        """Raise LedgerError if a withdrawal was subtracted here before."""
+        if any(event.detail.get("withdrawal") == mark for event in self.history()):
+            raise LedgerError(
+                f"client {client}: this withdrawal was subtracted already; if the client joined "
+                "again since, make a new one with 'fedgram federation withdraw'"
+            )
+
+    def _deleted(self, client: str, total: Statistics, *, among: str, **more: str) -> int:
         """Add a deletion to the history, with the models that were published before."""
         detail = {
-            "members": self.members,
+            **more,
+            "members": self._clients(),
             "published_with": [
                 {
                     "time": event.time,
@@ -337,7 +351,7 @@ class Ledger:
                 raise LedgerError(
                     "the ledger has changed since the model was computed; solve again"
                 )
-            members = sorted({*self.members, *cohort(self)} - {COHORT})
+            members = self._clients()
             shared = self._file.commit(shared_digest)
             detail = {"model": model, "members": members, "shared": shared}
             self._file.add_event("publish", total, detail=detail)
@@ -441,9 +455,8 @@ class Ledger:
         opened = self._file.openings().get(event.body["after"])
         samples = int(opened.text.split()[1]) if opened else None
         salt = opened.salt if opened else ""
-        return Certificate(
-            **common, **event.detail, samples=samples, salt=salt, entry=entry.to_dict()
-        )
+        listed = {name: event.detail[name] for name in ("members", "published_with")}
+        return Certificate(**common, **listed, samples=samples, salt=salt, entry=entry.to_dict())
 
     def _add(self, what: str, contribution: Contribution) -> None:
         client, statistics = contribution.client, contribution.statistics
@@ -516,6 +529,10 @@ class Ledger:
     def _require_member(self, client: str) -> None:
         if client not in self.members:
             raise LedgerError(f"client {client}: not a member; members: {self._named()}")
+
+    def _clients(self) -> list[str]:
+        """Return the clients in the total, also those within the total of a secure sum."""
+        return sorted({*self.members, *cohort(self)} - {COHORT})
 
     def _named(self) -> str:
         return ", ".join(self.members) or "none"
