@@ -144,6 +144,26 @@ def contributed(events: Iterable[Event]) -> Counter[tuple[str, str, bool]]:
     return stored
 
 
+def members(events: Iterable[Event]) -> dict[str, frozenset[str]]:
+    """Return who was in the total when each commitment was made, by the names in the events."""
+    within: set[str] = set()
+    found: dict[str, frozenset[str]] = {}
+    for event in events:
+        client = event.client or ""
+        if event.what in ADDING:
+            within.add(client)
+        elif event.what == "leave":
+            within.discard(client)
+        elif event.what == "forget" and event.body:
+            within.discard(event.detail.get("erased", client))
+        elif event.what == "forget":
+            within &= set(event.detail["members"])
+        for commitment in (event.body.get("after"), event.detail.get("shared")):
+            if commitment:
+                found.setdefault(commitment, frozenset(within))
+    return found
+
+
 def past(events: Iterable[Event]) -> dict[str, Any]:
     """Return what the first event of a chain commits to: number and digest of earlier events."""
     plain = [asdict(event) for event in events]
@@ -197,8 +217,8 @@ def _follows(entry: Entry, last: Entry | None) -> bool:
     body = entry.body
     if last is None:
         return not body["previous"] and not body["before"]
-    expected = (last.body["number"] + 1, last.digest, last.body["after"])
-    return expected == (body["number"], body["previous"], body["before"])
+    expected = (last.body["ledger"], last.body["number"] + 1, last.digest, last.body["after"])
+    return expected == (body["ledger"], body["number"], body["previous"], body["before"])
 
 
 def _checked_signature(entry: Entry, key: str) -> str:
@@ -220,6 +240,7 @@ def _checked_signature(entry: Entry, key: str) -> str:
 def _opens(entry: Entry) -> bool:
     """Whether samples and detail are those that an event commits to, or are erased."""
     if not entry.salt:
-        return entry.samples is None and not entry.detail
+        erasable = entry.body["what"] in (*ADDING, "migrated")
+        return erasable and entry.samples is None and not entry.detail
     about = CommitmentOpening(salt=entry.salt, text=about_text(entry.samples, entry.detail))
     return about.commitment == str(entry.body["about"])

@@ -105,6 +105,16 @@ class Ledger:
         return self._file.events()
 
     @property
+    def chained(self) -> bool:
+        """Whether the history is chained yet; a file of format 1 is so from its next change on."""
+        return bool(self._file.entries())
+
+    @property
+    def id(self) -> str:
+        """Random id in every event, distinguishes ledgers of one key; empty before the chain."""
+        return next((str(entry.body["ledger"]) for entry in self._file.entries()), "")
+
+    @property
     def signed_by(self) -> str:
         """Fingerprint of the key that signs the history; empty if it is not signed."""
         return fingerprint(self._file.get("key") or "")
@@ -263,7 +273,8 @@ class Ledger:
             gone = self._merged(self._file.stored(member))
             self._file.erase(member, seen=True)
             total = self._take_out(gone)
-            number = self._deleted(client, total, among=member)
+            more = {"erased": within} if within else {}
+            number = self._deleted(client, total, among=member, **more)
         self._file.compact()
         return self._certificate(number)
 

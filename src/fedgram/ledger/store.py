@@ -11,6 +11,7 @@ import getpass
 import hashlib
 import json
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from fedgram.ledger.signing import HistoryKey, fingerprint
 from fedgram.runtime.parse import json_value
 
 FORMAT = 2
+_ID = 16  # bytes
 _READ = (1, 2)
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -44,7 +46,7 @@ CREATE TABLE events (
     seq INTEGER PRIMARY KEY, body TEXT NOT NULL, signature TEXT NOT NULL, samples INTEGER,
     detail TEXT NOT NULL, salt TEXT NOT NULL);
 CREATE TABLE openings (
-    commitment TEXT PRIMARY KEY, salt TEXT NOT NULL, value TEXT NOT NULL, members TEXT NOT NULL)
+    commitment TEXT PRIMARY KEY, salt TEXT NOT NULL, value TEXT NOT NULL)
 """
 
 
@@ -262,9 +264,9 @@ class LedgerFile:
         for event in self._chained():
             if event.client == client and event.what in history.ADDING:
                 self._clear_event(event.seq)
-        for row in self._run("SELECT commitment, members FROM openings"):
-            if client in self._json(row["members"]):
-                self._run("DELETE FROM openings WHERE commitment = ?", [row["commitment"]])
+        for commitment, members in history.members(self.events()).items():
+            if client in members:
+                self._run("DELETE FROM openings WHERE commitment = ?", [commitment])
         self._erase_old(client)
         if seen:
             self._run("DELETE FROM seen WHERE client = ?", [client])
@@ -346,6 +348,7 @@ class LedgerFile:
         before = last.body["after"] if last else ""
         about = CommitmentOpening.of(history.about_text(samples, detail or {}))
         body = {
+            "ledger": last.body["ledger"] if last else secrets.token_hex(_ID),
             "number": number,
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "what": what,
@@ -365,9 +368,9 @@ class LedgerFile:
 
     def commit(self, text: str) -> str:
         """Return a commitment to a text; its salt is erased with any client of today's total."""
-        opening, members = CommitmentOpening.of(text), json.dumps(self.clients(members_only=True))
-        values = [opening.commitment, opening.salt, opening.text, members]
-        self._run("INSERT INTO openings VALUES (?, ?, ?, ?)", values)
+        opening = CommitmentOpening.of(text)
+        values = [opening.commitment, opening.salt, opening.text]
+        self._run("INSERT INTO openings VALUES (?, ?, ?)", values)
         return opening.commitment
 
     def _committed(self, text: str, before: str) -> str:
