@@ -264,9 +264,12 @@ class LedgerFile:
         for event in self._chained():
             if event.client == client and event.what in history.ADDING:
                 self._clear_event(event.seq)
-        for commitment, members in history.members(self.events()).items():
-            if client in members:
-                self._run("DELETE FROM openings WHERE commitment = ?", [commitment])
+        try:
+            members = history.members(self.events())
+        except (KeyError, TypeError) as error:
+            raise self.unusable(error) from error
+        for commitment in (each for each in members if client in members[each]):
+            self._run("DELETE FROM openings WHERE commitment = ?", [commitment])
         self._erase_old(client)
         if seen:
             self._run("DELETE FROM seen WHERE client = ?", [client])
@@ -430,9 +433,11 @@ class LedgerFile:
         query = "SELECT * FROM old_events ORDER BY seq"
         if self.get("format") == 1:
             query = "SELECT * FROM events ORDER BY seq"
-        rows = map(dict, self._run(query))
         more: dict[str, Any] = {"body": {}, "signature": "", "salt": ""}
-        return [Event(**{**row, "detail": self._json(row["detail"])}, **more) for row in rows]
+        return [
+            Event(**{**row, "detail": self._object(row["detail"])}, **more)
+            for row in map(dict, self._run(query))
+        ]
 
     def _chained(self) -> list[Event]:
         openings = self.openings()
@@ -463,14 +468,14 @@ class LedgerFile:
             raise _unusable(self.path, error) from error
 
     def _entry(self, row: sqlite3.Row) -> Entry:
-        body, detail = self._json(row["body"]), self._json(row["detail"])
-        if not isinstance(body, dict) or not isinstance(detail, dict):
+        body = self._object(row["body"])
+        if not {"ledger", "after"} <= body.keys():
             raise _unusable(self.path, ValueError("an event of another form"))
         return Entry(
             body=body,
             signature=row["signature"],
             samples=row["samples"],
-            detail=detail,
+            detail=self._object(row["detail"]),
             salt=row["salt"],
         )
 
@@ -503,6 +508,12 @@ class LedgerFile:
             return json_value(text)
         except (ValueError, TypeError, AttributeError) as error:
             raise _unusable(self.path, error) from error
+
+    def _object(self, text: str) -> dict[str, Any]:
+        found = self._json(text)
+        if not isinstance(found, dict):
+            raise _unusable(self.path, TypeError("an event of another form"))
+        return found
 
     def _decoded(self, value: bytes) -> Any:
         try:
