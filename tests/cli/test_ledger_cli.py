@@ -251,7 +251,7 @@ def test_a_history_is_exported_signed_and_checked(here, data):
     script = Path(__file__).parents[2] / "examples" / "check_history.py"
     words = [sys.executable, script, key, "history.json", "certificate.json"]
     checked = subprocess.run(words, capture_output=True, text=True, check=True, cwd=here)
-    assert checked.stdout == "7 events, chained and signed; 1 certificates, valid\n"
+    assert checked.stdout.endswith(": 7 events, chained and signed\n1 certificates, valid\n")
 
 
 def test_without_cryptography_a_ledger_says_that_it_is_not_signed(here, data, monkeypatch):

@@ -10,6 +10,10 @@ import sqlite3
 
 import pytest
 from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
 from remote_support import StandIn, federation, served
 
 from fedgram.cli import main
@@ -291,12 +295,60 @@ def test_a_site_withdraws_from_a_secure_sum(tmp_path, secure_project):
     assert status["ledgers"][0]["members"] == ["east", "north", "south"]
     assert "west" in status["out"]
 
+    certificate = json.loads(accepted.stdout)
+    assert certificate["members"] == ["east", "north", "south"]
+    (path,) = (project.server / "certificates").iterdir()
+    assert path in Membership(folder=project.server).holding_digests("north")
+    assert command("verify", project.folder, path).exit_code == 0
+
     twice = command("accept", project.folder, file)  # it is not taken off twice
     assert twice.exit_code == LedgerError.exit_code
 
     run(project)  # the others, summed again, give the same
     with ledger_of(project.server) as ledger:
         assert ledger.total == remaining
+
+
+ORDER = int(  # of the group of the curve P-384
+    "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973",
+    16,
+)
+
+
+def malleated(signature):
+    """Return another valid signature, as anybody can make it from a valid one."""
+    r, s = decode_dss_signature(bytes.fromhex(signature))
+    return encode_dss_signature(r, ORDER - s).hex()
+
+
+def test_an_old_withdrawal_is_refused_after_the_site_joined_again_with_more_samples(
+    tmp_path, secure_project
+):
+    project, old, new = secure_project, tmp_path / "old", tmp_path / "new"
+    site = project.site("west")
+    all_samples = site.settings.read_text()
+    site.settings.write_text(all_samples.replace("[data]", "[data]\ntest_fraction = 0.5"))
+    run(project)
+    assert command("withdraw", site.folder, "-m", "afl", "-o", old).exit_code == 0
+    assert command("accept", project.folder, old).exit_code == 0
+    assert command("admit", project.folder, "west").exit_code == 0
+    withdrawal = codec.load(old)
+    site.settings.write_text(all_samples)
+    run(project)
+    with ledger_of(project.server) as ledger:
+        total = ledger.total.digest()
+    assert malleated(withdrawal.signature) != withdrawal.signature
+    for signature in (withdrawal.signature, malleated(withdrawal.signature)):
+        codec.save(old, dataclasses.replace(withdrawal, signature=signature))
+        refused = command("accept", project.folder, old)
+        assert refused.exit_code == LedgerError.exit_code
+        assert "this withdrawal was subtracted already" in refused.output
+    with ledger_of(project.server) as ledger:
+        assert ledger.total.digest() == total
+    assert command("withdraw", site.folder, "-m", "afl", "-o", new).exit_code == 0
+    assert codec.load(new).statistics.count > withdrawal.statistics.count
+    accepted = command("accept", project.folder, new)
+    assert accepted.exit_code == 0, accepted.output
 
 
 def test_a_withdrawal_that_somebody_else_signed_is_refused(tmp_path, secure_project):

@@ -1,10 +1,13 @@
 """The history of a ledger: chained, signed, and silent about what was forgotten."""
 
+import contextlib
 import copy
 import hashlib
 import importlib.util
+import itertools
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,13 +16,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledger_support import CLASSES, contents, rows, summed
+from ledger_support import CLASSES, contents, operations, rows, summed
 
 from fedgram.core import codec
 from fedgram.errors import LedgerError
 from fedgram.ledger import signing, store
 from fedgram.ledger.certificate import Certificate
-from fedgram.ledger.contribution import Contribution
+from fedgram.ledger.contribution import Contribution, merged
 from fedgram.ledger.history import CommitmentOpening, Entry, check, signed_bytes, total_text
 from fedgram.ledger.ledger import Ledger
 
@@ -99,9 +102,38 @@ def test_an_honest_history_is_valid_for_fedgram_and_for_an_auditor_without_it(ex
     auditor.check_certificate(auditor.check_history(first, history), certificate)
     for name, content in {"history": history, "certificate": certificate}.items():
         (tmp_path / name).write_text(json.dumps(content))
-    words = [sys.executable, EXAMPLE, first, tmp_path / "history", tmp_path / "certificate"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout == "12 events, chained and signed; 1 certificates, valid\n"
+    ledger = history["events"][0]["body"]["ledger"]
+    for fingerprint in (first, first.upper()):
+        done = checked(fingerprint, tmp_path / "history", tmp_path / "certificate")
+        expected = f"ledger {ledger}: 12 events, chained and signed\n1 certificates, valid\n"
+        assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+    assert "usage: python check_history.py FINGERPRINT" in checked().stderr
+
+
+def checked(*words):
+    """Run the auditor's script."""
+    return subprocess.run([sys.executable, EXAMPLE, *words], capture_output=True, text=True)
+
+
+def test_the_script_says_in_one_line_what_is_not_valid(exported, tmp_path):
+    first, history, certificate = copy.deepcopy(exported)
+    files = [tmp_path / "history", tmp_path / "certificate"]
+
+    def said(history, certificate):
+        for path, content in zip(files, (history, certificate), strict=True):
+            path.write_text(json.dumps(content))
+        done = checked(first, *files)
+        assert (done.returncode, done.stdout) == (1, "")
+        return done.stderr
+
+    history["events"][3]["signature"] = history["events"][4]["signature"]
+    assert said(history, certificate) == f"NOT VALID: event 4: wrong signature ({files[0]})\n"
+    del history["events"][3]["body"]["before"]
+    assert said(history, certificate) == f"NOT VALID: event 4: KeyError: 'before' ({files[0]})\n"
+    assert said([], certificate).startswith("NOT VALID: TypeError: ")
+    forged = {**certificate, "client": "north"}
+    assert said(exported[1], forged) == f"NOT VALID: another client ({files[1]})\n"
+    assert checked(first, tmp_path / "missing").stderr.startswith("NOT VALID: FileNotFoundError")
 
 
 def altered_body(draw, history):
@@ -162,13 +194,19 @@ def altered_opening(draw, history):
     opening[draw(st.sampled_from(["salt", "text"]))] = "00" * 32
 
 
+def hidden_detail(draw, history):
+    """Erase the detail of an event of which nothing is ever erased."""
+    kept = [event for event in history["events"] if event["body"]["what"] in ("forget", "publish")]
+    draw(st.sampled_from(kept)).update(detail={}, samples=None, salt="")
+
+
 def last_opening_gone(draw, history):
     del history["openings"][history["events"][-1]["body"]["after"]]
 
 
 ALTERATIONS = [
     *(altered_body, dropped, dropped_and_numbered_again, reordered, repeated, forged_signature),
-    *(altered_detail, altered_increment, altered_opening, last_opening_gone),
+    *(altered_detail, altered_increment, altered_opening, hidden_detail, last_opening_gone),
 ]
 
 
@@ -224,8 +262,41 @@ def test_a_history_that_ends_before_a_certificate_is_found_by_the_certificate(ex
     with pytest.raises(ValueError, match="wrong opening"):
         auditor.check_history(first, history)
     events = {event["body"]["number"]: event for event in history["events"]}
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="not in the history"):
         auditor.check_certificate(events, certificate)
+
+
+def test_ledgers_with_the_same_key_are_distinguished_by_their_ids(ledger, path):
+    with Ledger.create(path.with_name("other"), key=path.with_name("history.key")) as other:
+        other.join("north", of(10, "ant", "bee"))
+        other.join("south", of(20, "cat"))
+        assert other.signed_by == ledger.signed_by
+        assert other.id != ledger.id
+        certificate, history = ledger.forget("south"), ledger.export()
+        other.forget("south")
+        for events in (history["events"], [certificate.entry]):
+            assert {event["body"]["ledger"] for event in events} == {ledger.id}
+        foreign = other.export()
+        with pytest.raises(ValueError, match="not in the history"):
+            auditor.check_certificate(
+                auditor.check_history(other.signed_by, foreign), certificate.to_dict()
+            )
+        with pytest.raises(LedgerError, match="belongs to another ledger"):
+            other.verify(certificate)
+
+
+def test_events_of_another_ledger_do_not_continue_a_history(exported, tmp_path):
+    """Not even if the owner of the key signs them."""
+    history = copy.deepcopy(exported[1])
+    key = signing.HistoryKey.create(tmp_path / "key")
+    history["events"] = history["events"][:7]  # before the key is changed
+    history["events"][0]["body"]["key"] = key.public
+    history["events"][-1]["body"]["ledger"] = "0" * 32
+    history = signed_again(history, key, 1)
+    with pytest.raises(ValueError, match="event 7: of another ledger"):
+        auditor.check_history(signing.fingerprint(key.public), history)
+    with pytest.raises(LedgerError, match="event 7 does not follow"):
+        check([Entry.read(plain) for plain in history["events"]], {})
 
 
 CERTIFICATE = [
@@ -237,6 +308,11 @@ CERTIFICATE = [
     {"members": []},
     {"published_with": []},
     {"salt": "00" * 32},
+    {"total_digest": "", "salt": "", "samples": 123456},
+    {"salt": "", "samples": None},
+    {"kind": "fedgram certificate of deletion, format 1"},
+    {"kind": "x"},
+    {"extra": 1},
 ]
 
 
@@ -294,6 +370,65 @@ def test_altered_increments_are_found_even_if_all_else_agrees_with_them(ledger, 
         ledger.verify()
 
 
+def put_in_place(path, client, statistics, *, of_client=None):
+    """Replace what is stored of a client behind the ledger's back, with the right checksum."""
+    value = codec.encode(Contribution(client=of_client or client, statistics=statistics))
+    change = "UPDATE contributions SET value = ?, sha256 = ? WHERE client = ?"
+    rows(path, change, value, hashlib.sha256(value).hexdigest(), client)
+
+
+def swapped_values(ledger, path):
+    put_in_place(path, "north", of(20, "cat"))
+    put_in_place(path, "south", of(10, "ant", "bee"))
+
+
+def swapped_values_with_their_names(ledger, path):
+    put_in_place(path, "north", of(20, "cat"), of_client="south")
+    put_in_place(path, "south", of(10, "ant", "bee"), of_client="north")
+
+
+def swapped_names(ledger, path):
+    other = "CASE client WHEN 'north' THEN 'south' ELSE 'north' END"
+    rows(path, f"UPDATE contributions SET client = {other}")
+
+
+def another_value_of_a_client_that_left(ledger, path):
+    ledger.leave("north")
+    put_in_place(path, "north", of(50, "dog"))
+
+
+def another_rest_after_a_removal(ledger, path):
+    ledger.stream("north", -of(10, "ant"))
+    ledger.leave("north")
+    put_in_place(path, "north", of(50, "dog"))
+
+
+def another_rest_after_a_withdrawal(ledger, path):
+    ledger.withdraw("a", of(10, "ant"), within="north", tag="b", mark="c")
+    ledger.leave("north")
+    put_in_place(path, "north", of(50, "dog"))
+
+
+def a_client_that_left_gone_without_an_event(ledger, path):
+    ledger.leave("north")
+    rows(path, "DELETE FROM contributions WHERE client = 'north'")
+
+
+@pytest.mark.parametrize(
+    "alteration",
+    [
+        *(swapped_values, swapped_values_with_their_names, swapped_names),
+        *(another_value_of_a_client_that_left, another_rest_after_a_removal),
+        *(another_rest_after_a_withdrawal, a_client_that_left_gone_without_an_event),
+    ],
+    ids=lambda each: each.__name__,
+)
+def test_altered_contributions_are_found_even_if_the_total_is_the_same(ledger, path, alteration):
+    alteration(ledger, path)
+    with pytest.raises(LedgerError, match=r"that its history names|is stored as one of client"):
+        ledger.verify()
+
+
 # Guesses of what was forgotten
 
 
@@ -326,6 +461,39 @@ def test_a_guess_of_what_was_erased_cannot_be_confirmed(ledger, path, how):
     assert seen == (how == "remove")  # it is kept there, to recognize a repeated increment
     ledger.verify()
     require_valid(ledger.export())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_exactly_the_totals_with_an_erased_client_cannot_be_opened(path, seed):
+    """Who was in a total follows from the events: nothing else in the file can be altered."""
+    totals = []
+    with Ledger.create(path) as ledger:
+        for operation in itertools.islice(operations(seed), 30):
+            operation.apply(ledger, WIDTH)
+            with contextlib.suppress(sqlite3.OperationalError):
+                rows(path, "UPDATE openings SET members = '[]'")
+            if operation.what in ("forget", "replace", "remove"):
+                gone = [text for members, text in totals if operation.client in members]
+                assert not any(confirms(path, text) for text in gone)
+                totals = [each for each in totals if operation.client not in each[0]]
+            assert all(confirms(path, text) for _, text in totals)
+            total = ledger.total
+            totals.append((ledger.members, total_text(total.digest(), total.count)))
+        assert totals
+        ledger.verify()
+
+
+def test_a_total_of_a_secure_sum_that_was_erased_is_not_taken_for_a_later_one(path):
+    with Ledger.create(path) as ledger:
+        ledger.replace("cohort", of(10, "ant", "bee"), tag="north\nsouth")
+        ledger.forget("south", within="cohort")
+        ledger.join("east", of(30, "dog"))
+        text = total_text(ledger.total.digest(), ledger.total.count)
+        ledger.leave("east")
+        ledger.replace("cohort", of(10, "ant"), tag="north")
+        ledger.forget("north", within="cohort")
+        assert confirms(path, text)
+        ledger.verify()
 
 
 def test_totals_without_the_forgotten_client_stay_open(ledger):
@@ -423,7 +591,7 @@ def test_a_ledger_of_format_1_is_read_without_a_change(old):
     with Ledger.open(old) as ledger:
         ledger.verify(certificate)
         assert ledger.history()
-        assert ledger.signed_by == ""
+        assert (ledger.signed_by, ledger.id, ledger.chained) == ("", "", False)
     assert old.read_bytes() == before
 
 
@@ -432,8 +600,11 @@ def test_a_ledger_of_format_1_goes_on_with_a_chain_that_commits_to_its_past(old)
     with Ledger.open(old) as ledger:
         earlier, digest = ledger.history(), ledger.total.digest()
         first = ledger.change_key(old.with_name("history.key"))
+        assert ledger.chained
         history = ledger.history()
-        assert history[: len(earlier)] == earlier
+        facts = [(event.time, event.what, event.client, event.samples) for event in earlier]
+        kept = history[: len(earlier)]
+        assert [(event.time, event.what, event.client, event.samples) for event in kept] == facts
         assert [event.what for event in history[len(earlier) :]] == ["migrated", "key"]
         assert history[-1].seq == len(earlier) + 2
         ledger.verify(certificate)
@@ -460,6 +631,83 @@ def test_forgetting_erases_what_format_1_derived_from_a_client(old):
         assert not any(digest.encode() in after for digest in (*digests, *shared))
         ledger.verify(certificate)
         assert ledger.certificates(member)
+
+
+def test_a_guess_of_what_was_forgotten_in_format_1_cannot_be_confirmed_after_the_change(old):
+    west = codec.load(STORED / "west.contribution").statistics
+    shared = json.loads((STORED / "west.certificate").read_text())["published_with"][0]
+    with Ledger.open(old) as ledger:
+        guesses = [merged([ledger.total, west]).digest(), shared["shared_digest"]]
+        assert all(guess.encode() in contents(old) for guess in guesses)
+        without = ledger.total.digest()
+        ledger.change_key(old.with_name("history.key"))
+        exported = json.dumps(ledger.export())
+        for guess in guesses:
+            assert guess.encode() not in contents(old)
+            assert guess not in exported
+        assert without in exported
+        ledger.verify()
+
+
+def test_the_tag_of_a_secure_sum_survives_the_change_and_digests_with_a_withdrawn_site_do_not(old):
+    """A history as format 1 wrote it: a cohort was published, and a site withdrew from it."""
+    with Ledger.open(old) as ledger:
+        rest, whole = ledger.total.digest(), "a" * 64
+    rows(old, "DELETE FROM contributions WHERE client = 'south'")
+    rows(old, "DELETE FROM events WHERE seq > 1")
+    add = "INSERT INTO events VALUES (?, '2026', ?, ?, NULL, ?, ?)"
+    names = ["east", "north", "west"]
+    model = {"shared_digest": "b" * 64, "model": "m", "members": names}
+    rows(old, add, 2, "join", "cohort", whole, "{}")
+    rows(old, add, 3, "publish", None, whole, json.dumps(model))
+    rows(old, add, 4, "replace", "cohort", rest, json.dumps({"tag": "east\nnorth"}))
+    listed = {"samples": 1, "members": ["cohort"], "published_with": [{"time": "2026", **model}]}
+    rows(old, add, 5, "forget", "west", rest, json.dumps(listed))
+    with Ledger.open(old) as ledger:
+        ledger.change_key(old.with_name("history.key"))
+        assert ledger.tag("cohort") == "east\nnorth"
+        data = contents(old)
+        assert whole.encode() not in data
+        assert b"b" * 64 not in data
+        assert ledger.history()[4].total_digest == rest
+
+
+@pytest.mark.parametrize(
+    ("statement", "erased"),
+    [
+        ("UPDATE old_events SET client = 'nobody', time = '1999' WHERE what = 'join'", False),
+        ("DELETE FROM old_events", False),
+        ("DELETE FROM old_events WHERE seq = 5", False),
+        ("DELETE FROM old_events WHERE seq = 5", True),  # their number is known even then
+    ],
+)
+def test_altered_events_of_format_1_are_found(old, statement, erased):
+    with Ledger.open(old) as ledger:
+        first = ledger.change_key(old.with_name("history.key"))
+        if erased:
+            ledger.forget("north")
+        ledger.verify()
+        rows(old, statement)
+        with pytest.raises(LedgerError, match="the events of format 1 are others"):
+            ledger.verify()
+        exported = ledger.export()
+        with pytest.raises(ValueError, match="earlier event"):
+            auditor.check_history(first, exported)
+
+
+def test_what_remains_after_a_removal_in_format_1_is_accepted_once(old):
+    ((north,),) = rows(old, "SELECT value FROM contributions WHERE client = 'north'")
+    rows(old, "UPDATE events SET what = 'remove', detail = '{}' WHERE client = 'north'")
+    with Ledger.open(old) as ledger:
+        ledger.verify()
+        ledger.change_key(old.with_name("history.key"))
+        ledger.verify()
+        more = (
+            "INSERT INTO contributions (client, id, member, value, sha256) VALUES (?, ?, 0, ?, ?)"
+        )
+        rows(old, more, "north", "", north, hashlib.sha256(north).hexdigest())
+        with pytest.raises(LedgerError, match="of client north are not those that its history"):
+            ledger.verify()
 
 
 class Killed(BaseException):

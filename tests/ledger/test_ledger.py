@@ -334,12 +334,14 @@ REFUSALS |= {
         "client north: more would be removed than was contributed",
     ),
     "withdrawing what leaves sums that no samples have": (
-        lambda book: book.withdraw("a", impossible(of("bee", number=11)), within="north", tag="b"),
+        lambda book: book.withdraw(
+            "a", impossible(of("bee", number=11)), within="north", tag="b", mark="c"
+        ),
         LedgerError,
         "client a: more would be removed than was contributed",
     ),
     "withdrawing more samples than there are": (
-        lambda book: book.withdraw("a", of(*"abcd", number=30), within="north", tag="b"),
+        lambda book: book.withdraw("a", of(*"abcd", number=30), within="north", tag="b", mark="c"),
         LedgerError,
         "client a: more would be removed than was contributed",
     ),

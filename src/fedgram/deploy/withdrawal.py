@@ -7,12 +7,14 @@ that, forget it instead: the whole total is erased, and the other sites are summ
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from fedgram.core import codec
 from fedgram.core.statistics import Statistics
@@ -46,6 +48,16 @@ class Withdrawal:
     def signed_part(self) -> bytes:
         """Return the bytes that are signed."""
         return b"fedgram withdrawal\n" + codec.digest([self.client, self.statistics]).encode()
+
+    @property
+    def mark(self) -> str:
+        """Identifies a signed withdrawal, and says nothing about its statistics.
+
+        It is a hash of the random number in the signature: who changes the signature into another
+        valid one, without the key, cannot change this number.
+        """
+        random, _ = decode_dss_signature(bytes.fromhex(self.signature))
+        return hashlib.sha256(str(random).encode()).hexdigest()
 
 
 def withdraw(site: SiteFolder, method: str) -> Withdrawal:
@@ -91,11 +103,14 @@ def accept(project: Project, path: Path) -> Certificate:
     folder = project.server
     with files.private(folder), unused(folder), Ledgers(folder) as ledgers:
         for _, ledger in ledgers:
+            ledger.require_unused(client, withdrawal.mark)
+        for _, ledger in ledgers:
             names = cohort(ledger)
             if client in names and ledger.space == part.space:
                 rest = [name for name in names if name != client]
                 erase_messages(folder)
-                return ledger.withdraw(client, part, within=COHORT, tag="\n".join(rest))
+                tag, mark = "\n".join(rest), withdrawal.mark
+                return ledger.withdraw(client, part, within=COHORT, tag=tag, mark=mark)
     raise LedgerError(
         f"client {client}: not in the total of a secure sum here, or withdrawn already"
     )

@@ -49,9 +49,10 @@ class Certificate:
         try:
             entry = Entry.read(self.entry)
             body, detail = entry.body, entry.detail
-            stated = (body["what"], body["client"], body["time"], body["number"], detail)
-            listed = {"members": self.members, "published_with": self.published_with}
-            same = stated == ("forget", self.client, self.time, self.event, listed)
+            stated = [body[name] for name in ("what", "client", "time", "number")]
+            same = stated == ["forget", self.client, self.time, self.event]
+            same = same and detail["members"] == self.members
+            same = same and detail["published_with"] == self.published_with
             about = CommitmentOpening(salt=entry.salt, text=about_text(entry.samples, detail))
             return same and about.commitment == body["about"] and self._opens(body["after"])
         except (KeyError, TypeError, ValueError):

@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from fedgram.errors import LedgerError
@@ -20,6 +21,7 @@ from fedgram.ledger import signing
 
 _PREFIX = b"fedgram history\n"
 _SALT = 32  # bytes
+ADDING = ("join", "replace", "stream", "remove")  # events that store a contribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +127,59 @@ def signed_bytes(body: Mapping[str, Any]) -> bytes:
     return _PREFIX + canonical(body).encode()
 
 
+def contributed(events: Iterable[Event]) -> Counter[tuple[str, str, bool]]:
+    """Return what the history says is stored: client, id, and whether it is in the total.
+
+    A contribution and the id in its event are erased together.
+    """
+    within: dict[str, list[str]] = {}
+    stored: Counter[tuple[str, str, bool]] = Counter()
+    for event in events:
+        client = event.client or ""
+        if event.what in ("leave", "replace"):  # what is replaced may be kept
+            stored.update((client, each, False) for each in within.pop(client, []))
+        if event.what in ADDING and "id" in event.detail:
+            within.setdefault(client, []).append(str(event.detail["id"]))
+    stored.update((client, each, True) for client, ids in within.items() for each in ids)
+    return stored
+
+
+def members(events: Iterable[Event]) -> dict[str, frozenset[str]]:
+    """Return who was in the total when each commitment was made, by the names in the events."""
+    within: set[str] = set()
+    found: dict[str, frozenset[str]] = {}
+    for event in events:
+        client = event.client or ""
+        if event.what in ADDING:
+            within.add(client)
+        elif event.what == "leave":
+            within.discard(client)
+        elif event.what == "forget" and event.body:
+            within.discard(event.detail.get("erased", client))
+        elif event.what == "forget":
+            within &= set(event.detail["members"])
+        for commitment in (event.body.get("after"), event.detail.get("shared")):
+            if commitment:
+                found.setdefault(commitment, frozenset(within))
+    return found
+
+
+def past(events: Iterable[Event]) -> dict[str, Any]:
+    """Return what the first event of a chain commits to: number and digest of earlier events."""
+    plain = [asdict(event) for event in events]
+    return {"events": len(plain), "digest": hashlib.sha256(canonical(plain).encode()).hexdigest()}
+
+
+def check_past(first: Entry, events: Sequence[Event]) -> None:
+    """Raise LedgerError if events of format 1 are not those that a chain began with.
+
+    Once the digest is erased with what it was computed from, only their number is checked.
+    """
+    committed = first.body["what"] == "migrated" and first.detail
+    if len(events) != first.body["number"] - 1 or (committed and first.detail != past(events)):
+        raise LedgerError("the history was changed: the events of format 1 are others")
+
+
 def check(entries: Iterable[Entry], openings: Mapping[str, CommitmentOpening]) -> str:
     """Check chain, signatures and all commitments that can be opened; return the last key.
 
@@ -162,8 +217,8 @@ def _follows(entry: Entry, last: Entry | None) -> bool:
     body = entry.body
     if last is None:
         return not body["previous"] and not body["before"]
-    expected = (last.body["number"] + 1, last.digest, last.body["after"])
-    return expected == (body["number"], body["previous"], body["before"])
+    expected = (last.body["ledger"], last.body["number"] + 1, last.digest, last.body["after"])
+    return expected == (body["ledger"], body["number"], body["previous"], body["before"])
 
 
 def _checked_signature(entry: Entry, key: str) -> str:
@@ -185,6 +240,7 @@ def _checked_signature(entry: Entry, key: str) -> str:
 def _opens(entry: Entry) -> bool:
     """Whether samples and detail are those that an event commits to, or are erased."""
     if not entry.salt:
-        return entry.samples is None and not entry.detail
+        erasable = entry.body["what"] in (*ADDING, "migrated")
+        return erasable and entry.samples is None and not entry.detail
     about = CommitmentOpening(salt=entry.salt, text=about_text(entry.samples, entry.detail))
     return about.commitment == str(entry.body["about"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +13,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, ExactnessError, LedgerError, MismatchError
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution, checked_classes, merged
-from fedgram.ledger.history import Event, check
+from fedgram.ledger.history import Event, check, check_past, contributed
 from fedgram.ledger.signing import fingerprint
 from fedgram.ledger.store import LedgerFile
 
@@ -102,6 +103,16 @@ class Ledger:
     def history(self) -> list[Event]:
         """Return all events, oldest first."""
         return self._file.events()
+
+    @property
+    def chained(self) -> bool:
+        """Whether the history is chained yet; a file of format 1 is so from its next change on."""
+        return bool(self._file.entries())
+
+    @property
+    def id(self) -> str:
+        """Random id in every event, distinguishes ledgers of one key; empty before the chain."""
+        return next((str(entry.body["ledger"]) for entry in self._file.entries()), "")
 
     @property
     def signed_by(self) -> str:
@@ -262,7 +273,8 @@ class Ledger:
             gone = self._merged(self._file.stored(member))
             self._file.erase(member, seen=True)
             total = self._take_out(gone)
-            number = self._deleted(client, total, among=member)
+            more = {"erased": within} if within else {}
+            number = self._deleted(client, total, among=member, **more)
         self._file.compact()
         return self._certificate(number)
 
@@ -271,7 +283,9 @@ class Ledger:
         deletions = [e for e in self.history() if e.what == "forget" and e.client == client]
         return [self._certificate(event.seq) for event in deletions]
 
-    def withdraw(self, client: str, part: Statistics, *, within: str, tag: str) -> Certificate:
+    def withdraw(
+        self, client: str, part: Statistics, *, within: str, tag: str, mark: str
+    ) -> Certificate:
         """Subtract a client's part from a member that is the sum of several clients.
 
         Parameters
@@ -284,25 +298,39 @@ class Ledger:
             The member.
         tag
             New tag of the member.
+        mark
+            Identifies the request of the client; it is refused a second time.
         """
         with self._file.transaction():
+            self.require_unused(client, mark)
             self._require_member(within)
             rest = self._merged([*self._file.stored(within), -part])
             _require_rest(client, rest)
             self._file.erase(within, seen=True)
             self._file.total = self._merged([self.total, -part])
-            self._file.store(Contribution(client=within, statistics=rest, tag=tag))
+            remaining = Contribution(client=within, statistics=rest, tag=tag)
+            self._file.store(remaining)
+            detail = {"id": remaining.id, "tag": tag}
             self._file.add_event(
-                "replace", self.total, client=within, samples=rest.count, detail={"tag": tag}
+                "replace", self.total, client=within, samples=rest.count, detail=detail
             )
-            number = self._deleted(client, self.total, among=within)
+            number = self._deleted(client, self.total, among=within, withdrawal=mark)
         self._file.compact()
         return self._certificate(number)
 
-    def _deleted(self, client: str, total: Statistics, *, among: str) -> int:
+    def require_unused(self, client: str, mark: str) -> None:
+        """Raise LedgerError if a withdrawal was subtracted here before."""
+        if any(event.detail.get("withdrawal") == mark for event in self.history()):
+            raise LedgerError(
+                f"client {client}: this withdrawal was subtracted already; if the client joined "
+                "again since, make a new one with 'fedgram federation withdraw'"
+            )
+
+    def _deleted(self, client: str, total: Statistics, *, among: str, **more: str) -> int:
         """Add a deletion to the history, with the models that were published before."""
         detail = {
-            "members": self.members,
+            **more,
+            "members": self._clients(),
             "published_with": [
                 {
                     "time": event.time,
@@ -334,7 +362,7 @@ class Ledger:
                 raise LedgerError(
                     "the ledger has changed since the model was computed; solve again"
                 )
-            members = sorted({*self.members, *cohort(self)} - {COHORT})
+            members = self._clients()
             shared = self._file.commit(shared_digest)
             detail = {"model": model, "members": members, "shared": shared}
             self._file.add_event("publish", total, detail=detail)
@@ -342,14 +370,16 @@ class Ledger:
     def verify(self, certificate: Certificate | None = None) -> str:
         """Recompute the total from the stored contributions and return its digest.
 
-        With a certificate, also check that its deletion is in this ledger's history with the same
-        digest, and that no contribution of the client is stored unless it joined again.
+        Also check the history, and that the contributions are those that it names. With a
+        certificate, also check that its deletion is in this ledger's history with the same digest,
+        and that no contribution of the client is stored unless it joined again.
         """
         self._file.check()
         with self._file.transaction(kind="DEFERRED"):
-            recomputed = self._merged(self._file.stored())
-            for _ in self._file.stored(member=False):
-                pass  # checks the checksums of contributions that are kept for audit
+            found: Counter[tuple[str, str, bool]] = Counter()
+            recomputed = self._merged(self._counted(found, member=True))
+            for _ in self._counted(found, member=False):
+                pass  # contributions that are kept for audit
             digest = recomputed.digest()
             last = self.history()[-1]
             if self.total != recomputed or digest != last.total_digest:
@@ -360,12 +390,41 @@ class Ledger:
             self._verify_history()
             if certificate is not None:
                 self._verify_deletion(certificate)
+            self._verify_contributions(found)
         return digest
+
+    def _counted(
+        self, found: Counter[tuple[str, str, bool]], *, member: bool
+    ) -> Iterator[Statistics]:
+        """Yield what is stored, and count which contributions it is."""
+        for each in self._file.contributions(member=member):
+            found[each.client, each.id, member] += 1
+            yield each.statistics
+
+    def _verify_contributions(self, found: Counter[tuple[str, str, bool]]) -> None:
+        """Raise LedgerError if other contributions are stored than those that the history names.
+
+        Format 1 did not record what remains after a removal: one such contribution of a client
+        is accepted.
+        """
+        history = self.history()
+        named, unnamed = contributed(history), {e.client for e in history if _leaves_unnamed(e)}
+        more = [client for client, _, _ in (found - named).elements()]
+        wrong = [client for client, _, _ in named - found]
+        wrong += [client for client in more if client not in unnamed or more.count(client) > 1]
+        if wrong:
+            raise LedgerError(
+                f"{self._file.path}: the contributions of client {wrong[0]} are not those that its "
+                "history names; restore it from a backup"
+            )
 
     def _verify_history(self) -> None:
         """Raise LedgerError if chain, signatures or commitments are wrong."""
+        entries = self._file.entries()
         try:
-            key = check(self._file.entries(), self._file.openings())
+            key = check(entries, self._file.openings())
+            if entries:
+                check_past(entries[0], [event for event in self.history() if not event.body])
         except (LedgerError, KeyError, TypeError, ValueError) as error:
             raise LedgerError(f"{self._file.path}: {error}; restore it from a backup") from error
         if key != (self._file.get("key") or ""):
@@ -407,9 +466,8 @@ class Ledger:
         opened = self._file.openings().get(event.body["after"])
         samples = int(opened.text.split()[1]) if opened else None
         salt = opened.salt if opened else ""
-        return Certificate(
-            **common, **event.detail, samples=samples, salt=salt, entry=entry.to_dict()
-        )
+        listed = {name: event.detail[name] for name in ("members", "published_with")}
+        return Certificate(**common, **listed, samples=samples, salt=salt, entry=entry.to_dict())
 
     def _add(self, what: str, contribution: Contribution) -> None:
         client, statistics = contribution.client, contribution.statistics
@@ -435,9 +493,10 @@ class Ledger:
         rest = self._merged([*self._file.stored(client), statistics])
         _require_rest(client, rest)
         self._file.erase(client, seen=False)
-        self._file.store(Contribution(client=client, statistics=rest, tag="after a removal"))
+        remaining = Contribution(client=client, statistics=rest, tag="after a removal")
+        self._file.store(remaining)
         self._file.total = total = self._merged([self.total, statistics])
-        self._file.add_event("remove", total, client=client)
+        self._file.add_event("remove", total, client=client, detail={"id": remaining.id})
 
     def _take_out(self, gone: Statistics) -> Statistics:
         """Subtract from the total, and remove the classes that no member has any more."""
@@ -482,6 +541,10 @@ class Ledger:
         if client not in self.members:
             raise LedgerError(f"client {client}: not a member; members: {self._named()}")
 
+    def _clients(self) -> list[str]:
+        """Return the clients in the total, also those within the total of a secure sum."""
+        return sorted({*self.members, *cohort(self)} - {COHORT})
+
     def _named(self) -> str:
         return ", ".join(self.members) or "none"
 
@@ -516,6 +579,11 @@ def _exceeds(client: str) -> LedgerError:
     return LedgerError(
         f"client {client}: more would be removed than was contributed; was it removed already?"
     )
+
+
+def _leaves_unnamed(event: Event) -> bool:
+    """Whether an event of format 1 has stored a contribution without its id."""
+    return not event.body and event.what in ("remove", "replace") and "id" not in event.detail
 
 
 def _plain(certificate: Certificate) -> list[Any]:

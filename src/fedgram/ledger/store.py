@@ -11,10 +11,10 @@ import getpass
 import hashlib
 import json
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from fedgram.ledger.signing import HistoryKey, fingerprint
 from fedgram.runtime.parse import json_value
 
 FORMAT = 2
+_ID = 16  # bytes
 _READ = (1, 2)
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -45,9 +46,8 @@ CREATE TABLE events (
     seq INTEGER PRIMARY KEY, body TEXT NOT NULL, signature TEXT NOT NULL, samples INTEGER,
     detail TEXT NOT NULL, salt TEXT NOT NULL);
 CREATE TABLE openings (
-    commitment TEXT PRIMARY KEY, salt TEXT NOT NULL, value TEXT NOT NULL, members TEXT NOT NULL)
+    commitment TEXT PRIMARY KEY, salt TEXT NOT NULL, value TEXT NOT NULL)
 """
-_ERASED = ("join", "replace", "stream", "remove")  # events that describe contributions
 
 
 class LedgerFile:
@@ -113,7 +113,7 @@ class LedgerFile:
         """Run the body in one transaction; DEFERRED is for reading one consistent state."""
         try:
             self._db.execute(f"BEGIN {kind}")
-            if kind == "IMMEDIATE" and self.get("format") == 1:
+            if old := kind == "IMMEDIATE" and self.get("format") == 1:
                 self._migrate()
             yield
             self._db.execute("COMMIT")
@@ -128,6 +128,8 @@ class LedgerFile:
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+        if old:  # digests were deleted
+            self.compact()
 
     def compact(self) -> None:
         """Shrink the file after a deletion; deleted bytes are overwritten already."""
@@ -216,8 +218,14 @@ class LedgerFile:
             [contribution.client, contribution.id, value, hashlib.sha256(value).hexdigest()],
         )
 
-    def stored(self, client: str | None = None, *, member: bool = True) -> Iterator[Statistics]:
-        """Yield the statistics of members (or of clients that left), and check their checksums."""
+    def stored(self, client: str | None = None) -> Iterator[Statistics]:
+        """Yield the statistics of members, and check their checksums."""
+        return (each.statistics for each in self.contributions(client))
+
+    def contributions(
+        self, client: str | None = None, *, member: bool = True
+    ) -> Iterator[Contribution]:
+        """Yield the contributions of members (or of clients that left); check their checksums."""
         query = (
             "SELECT seq FROM contributions "
             "WHERE member = ? AND (? IS NULL OR client = ?) ORDER BY seq"
@@ -234,7 +242,12 @@ class LedgerFile:
             contribution = self._decoded(value)
             if not isinstance(contribution, Contribution):
                 raise self.unusable(TypeError("not a contribution"))
-            yield contribution.statistics
+            if contribution.client != row["client"]:
+                raise LedgerError(
+                    f"{self.path}: a contribution of client {contribution.client} is stored as one "
+                    f"of client {row['client']}; restore the ledger from a backup"
+                )
+            yield contribution
 
     def retire(self, client: str) -> None:
         """Mark a member's contributions as those of a client that left."""
@@ -249,11 +262,14 @@ class LedgerFile:
         """
         self._run("DELETE FROM contributions WHERE client = ?", [client])
         for event in self._chained():
-            if event.client == client and event.what in _ERASED:
+            if event.client == client and event.what in history.ADDING:
                 self._clear_event(event.seq)
-        for row in self._run("SELECT commitment, members FROM openings"):
-            if client in self._json(row["members"]):
-                self._run("DELETE FROM openings WHERE commitment = ?", [row["commitment"]])
+        try:
+            members = history.members(self.events())
+        except (KeyError, TypeError) as error:
+            raise self.unusable(error) from error
+        for commitment in (each for each in members if client in members[each]):
+            self._run("DELETE FROM openings WHERE commitment = ?", [commitment])
         self._erase_old(client)
         if seen:
             self._run("DELETE FROM seen WHERE client = ?", [client])
@@ -263,8 +279,11 @@ class LedgerFile:
         query = "UPDATE events SET samples = NULL, detail = '{}', salt = '' WHERE seq = ?"
         self._run(query, [number])
 
-    def _erase_old(self, client: str) -> None:
-        """Delete what events of format 1 derived from a client's contributions."""
+    def _erase_old(self, client: str, *, before: int | None = None) -> None:
+        """Delete what events of format 1 derived from a client's contributions.
+
+        With the number of an event, delete digests of totals and models before this event only.
+        """
         within: set[str | None] = set()
         changed = False
         for event in self._old():
@@ -272,11 +291,14 @@ class LedgerFile:
                 within.discard(event.client)
             elif event.what == "join":
                 within.add(event.client)
-            own = event.client == client and event.what in _ERASED
-            samples, detail = (None, {}) if own else (event.samples, _without(event.detail, client))
-            digest = "" if client in within or own else event.total_digest
-            new = (samples, detail, digest)
-            if new != (event.samples, event.detail, event.total_digest):
+            samples, detail, digest = old = (event.samples, event.detail, event.total_digest)
+            if before is None and event.client == client and event.what in history.ADDING:
+                samples, detail, digest = None, {}, ""
+            elif before is None or event.seq < before:
+                detail, digest = _without(detail, client), "" if client in within else digest
+            else:
+                detail = _without_listed(detail, client)
+            if (samples, detail, digest) != old:
                 changed = True
                 query = (
                     "UPDATE old_events SET samples = ?, detail = ?, total_digest = ? WHERE seq = ?"
@@ -285,6 +307,16 @@ class LedgerFile:
         for event in self._chained() if changed else ():
             if event.what == "migrated":  # its commitment is to what is gone now
                 self._clear_event(event.seq)
+
+    def _erase_gone(self) -> None:
+        """Delete the digests that format 1 kept of what was forgotten, replaced or removed."""
+        past = self._old()
+        joined = {event.client for event in past if event.what == "join"}
+        for event in past:
+            if event.client and event.what in ("forget", "replace", "remove"):
+                self._erase_old(event.client, before=event.seq)
+                if event.client not in joined:  # it was within the total of a secure sum
+                    self._erase_old("cohort", before=event.seq)
 
     # History.
 
@@ -319,6 +351,7 @@ class LedgerFile:
         before = last.body["after"] if last else ""
         about = CommitmentOpening.of(history.about_text(samples, detail or {}))
         body = {
+            "ledger": last.body["ledger"] if last else secrets.token_hex(_ID),
             "number": number,
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "what": what,
@@ -338,9 +371,9 @@ class LedgerFile:
 
     def commit(self, text: str) -> str:
         """Return a commitment to a text; its salt is erased with any client of today's total."""
-        opening, members = CommitmentOpening.of(text), json.dumps(self.clients(members_only=True))
-        values = [opening.commitment, opening.salt, opening.text, members]
-        self._run("INSERT INTO openings VALUES (?, ?, ?, ?)", values)
+        opening = CommitmentOpening.of(text)
+        values = [opening.commitment, opening.salt, opening.text]
+        self._run("INSERT INTO openings VALUES (?, ?, ?)", values)
         return opening.commitment
 
     def _committed(self, text: str, before: str) -> str:
@@ -400,9 +433,11 @@ class LedgerFile:
         query = "SELECT * FROM old_events ORDER BY seq"
         if self.get("format") == 1:
             query = "SELECT * FROM events ORDER BY seq"
-        rows = map(dict, self._run(query))
         more: dict[str, Any] = {"body": {}, "signature": "", "salt": ""}
-        return [Event(**{**row, "detail": self._json(row["detail"])}, **more) for row in rows]
+        return [
+            Event(**{**row, "detail": self._object(row["detail"])}, **more)
+            for row in map(dict, self._run(query))
+        ]
 
     def _chained(self) -> list[Event]:
         openings = self.openings()
@@ -433,14 +468,14 @@ class LedgerFile:
             raise _unusable(self.path, error) from error
 
     def _entry(self, row: sqlite3.Row) -> Entry:
-        body, detail = self._json(row["body"]), self._json(row["detail"])
-        if not isinstance(body, dict) or not isinstance(detail, dict):
+        body = self._object(row["body"])
+        if not {"ledger", "after"} <= body.keys():
             raise _unusable(self.path, ValueError("an event of another form"))
         return Entry(
             body=body,
             signature=row["signature"],
             samples=row["samples"],
-            detail=detail,
+            detail=self._object(row["detail"]),
             salt=row["salt"],
         )
 
@@ -454,14 +489,12 @@ class LedgerFile:
 
     def _migrate(self) -> None:
         """Change a file of format 1 to format 2: the chain begins with a commitment to the past."""
-        earlier = [asdict(event) for event in self._old()]
         self._run("ALTER TABLE events RENAME TO old_events")
         for statement in _HISTORY.split(";"):
             self._run(statement)
         self.put("format", FORMAT)
-        digest = hashlib.sha256(history.canonical(earlier).encode()).hexdigest()
-        detail = {"events": len(earlier), "digest": digest}
-        self.add_event("migrated", self.total, detail=detail)
+        self._erase_gone()
+        self.add_event("migrated", self.total, detail=history.past(self._old()))
 
     def _run(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Run one statement; every sign of a damaged file raises the same LedgerError."""
@@ -475,6 +508,12 @@ class LedgerFile:
             return json_value(text)
         except (ValueError, TypeError, AttributeError) as error:
             raise _unusable(self.path, error) from error
+
+    def _object(self, text: str) -> dict[str, Any]:
+        found = self._json(text)
+        if not isinstance(found, dict):
+            raise _unusable(self.path, TypeError("an event of another form"))
+        return found
 
     def _decoded(self, value: bytes) -> Any:
         try:
@@ -497,11 +536,16 @@ class LedgerFile:
 
 def _without(detail: dict[str, Any], client: str) -> dict[str, Any]:
     """Return the detail of an event of format 1 without digests of models made with a client."""
-    listed = [_without(each, client) for each in detail.get("published_with", [])]
-    kept = {**detail, "published_with": listed} if listed else dict(detail)
-    if {client, "cohort"} & {*detail.get("members", [])}:
+    kept = _without_listed(detail, client)
+    if client == "cohort" or {client, "cohort"} & {*detail.get("members", [])}:
         kept.pop("shared_digest", None)
     return kept
+
+
+def _without_listed(detail: dict[str, Any], client: str) -> dict[str, Any]:
+    """Return the detail of an event without those digests in the list of a deletion."""
+    listed = [_without(each, client) for each in detail.get("published_with", [])]
+    return {**detail, "published_with": listed} if listed else dict(detail)
 
 
 def _user() -> str:
