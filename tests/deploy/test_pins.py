@@ -113,6 +113,15 @@ def test_a_key_is_pinned_if_the_read_out_fingerprint_is_its_own(project):
     assert f"west: {own}, compared" in command("pins", north.folder).output
 
 
+def test_one_key_is_not_pinned_under_two_names(project):
+    north, west = project.site("north"), project.site("west")
+    of_west, of_north = (fingerprint(site.public_key.read_text()) for site in (west, north))
+    for key, read_out in ((west.public_key, of_west), (north.public_key, of_north)):
+        with pytest.raises(PrivacyError, match="one site would count as two"):
+            pin(north, "another", key, read_out=read_out)
+    assert "another" not in pins(north)
+
+
 def test_the_fingerprint_is_that_of_ssh(project):
     if shutil.which("ssh-keygen") is None:
         pytest.skip("ssh-keygen is not installed")

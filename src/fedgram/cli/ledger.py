@@ -328,8 +328,12 @@ def _member(book: Ledger, client: str) -> str:
 
 
 def _echo_signed(book: Ledger) -> None:
-    if not book.signed_by:
-        how = "" if signing.available() else "; pip install 'fedgram[secure]'"
+    if not book.chained:
+        click.echo("the history is of format 1, without a chain; the next change begins one")
+    elif not book.signed_by:
+        how = "; sign it: fedgram ledger key LEDGER --change history.key"
+        if not signing.available():
+            how = "; pip install 'fedgram[secure]'"
         click.echo(f"the history is chained, but not signed{how}")
     elif signing.available():
         click.echo(f"{book.signed_by}  the key that signs the history")

@@ -190,6 +190,13 @@ def pin(
             f"another key of {name} is pinned ({known[name].fingerprint}); if {name} has a new "
             "key, use --replace"
         )
+    taken = [other for other, each in known.items() if other != name and each.fingerprint == found]
+    own = fingerprint(_text(site.public_key)) if site.public_key.is_file() else ""
+    if taken or found == own:
+        raise PrivacyError(
+            f"this is the key of {', '.join(taken) or site.name} already; one site would count as "
+            "two"
+        )
     made = Pin(key=key, compared=True)
     _write(site, {**known, name: made})
     return made

@@ -80,6 +80,8 @@ def _check_keys(keys: Keys) -> None:
     for public in (keys.mask, keys.encryption):
         masks.agree(own, unhex(public))
     unhex(keys.seed_commitment)
+    if keys.mask == keys.encryption:
+        raise MismatchError("it has one key for two purposes")
 
 
 def _shares_check(roster: Roster) -> Callable[[Shares], None]:

@@ -78,6 +78,11 @@ def told(change):
 
 
 BAD = {
+    "one key for two purposes": (
+        "keys",
+        lambda v: replace(v, mask=v.encryption),
+        "one key for two purposes",
+    ),
     "keys that are none": ("keys", lambda v: replace(v, mask="what?"), "not hexadecimal"),
     "a key of zeros": ("keys", lambda v: replace(v, mask="00" * 32), "public key is invalid"),
     "an invalid commitment": ("keys", lambda v: replace(v, seed_commitment=5), "not hexadecimal"),
