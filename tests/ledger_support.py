@@ -104,6 +104,8 @@ class Reference:
 
     def apply(self, operation: Operation) -> None:
         client, sent = operation.client, operation.sent
+        if operation.what == "join":
+            self.erased += self.left.pop(client, [])
         if operation.what in ("join", "stream"):
             self.held.setdefault(client, []).append(sent)
         elif operation.what == "replace":

@@ -639,7 +639,7 @@ def test_a_removal_erases_what_the_client_sent_before_it_left_and_came_back(path
     with Ledger.create(path) as ledger:
         ledger.join("north", whole.statistics(WIDTH))
         ledger.leave("north")
-        ledger.join("north", whole.statistics(WIDTH))
+        ledger.join("north", whole.statistics(WIDTH), keep=True)
         ledger.stream("north", -of("ant"))
         assert not found(whole, WIDTH, contents(path))
 
@@ -692,6 +692,23 @@ def test_a_replaced_contribution_is_erased_unless_it_is_kept(path, keep, before)
         data = contents(path)
         assert found(rest, WIDTH, data)
         assert found(whole, WIDTH, data) == (b"old fingerprint" in data) == keep
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_client_that_joins_again_leaves_no_contribution_of_before_unless_it_is_kept(path, keep):
+    whole = Sent(((1, "ant"), (2, "bee"), (3, "bee")), ("ant", "bee"))
+    rest = Sent(whole.samples[1:], ("ant", "bee"))
+    with Ledger.create(path) as ledger:
+        ledger.join("south", of("cat", number=20))
+        ledger.join("north", whole.statistics(WIDTH))
+        before = ledger.total.digest()
+        ledger.leave("north")
+        assert found(whole, WIDTH, contents(path))
+        ledger.join("north", rest.statistics(WIDTH), keep=keep)
+        data = contents(path)
+        assert found(rest, WIDTH, data)
+        assert found(whole, WIDTH, data) == (before.encode() in data) == keep
+        ledger.verify()
 
 
 def test_a_ledger_shrinks_when_a_client_is_forgotten(path):

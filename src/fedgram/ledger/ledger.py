@@ -199,8 +199,13 @@ class Ledger:
             what = "replace" if member else "join"
             self._add(what, Contribution(client=client, statistics=statistics, tag=tag))
 
-    def join(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
+    def join(
+        self, client: str, statistics: Statistics, *, tag: str = "", keep: bool = False
+    ) -> None:
         """Add the statistics of a new member.
+
+        What is stored of an earlier membership is erased: its difference from the new contribution
+        would show the samples that were removed in between.
 
         Parameters
         ----------
@@ -210,6 +215,8 @@ class Ledger:
             Its contribution.
         tag
             Stored with the contribution.
+        keep
+            Keep the contributions of an earlier membership for audit.
         """
         _require_possible(client, statistics)
         contribution = Contribution(client=client, statistics=statistics, tag=tag)
@@ -218,6 +225,8 @@ class Ledger:
                 raise LedgerError(
                     f"client {client}: is a member already; add an increment with 'stream'"
                 )
+            if not keep and client in self.stored_clients:
+                self._file.erase(client, seen=True)
             self._add("join", contribution)
 
     def stream(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
@@ -244,7 +253,7 @@ class Ledger:
             self._file.compact()
 
     def leave(self, client: str) -> None:
-        """Remove a member from the total; its contributions are kept for audit."""
+        """Remove a member from the total; its contributions are kept until it joins again."""
         with self._file.transaction():
             self._require_member(client)
             self._retire(client)
