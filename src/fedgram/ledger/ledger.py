@@ -198,6 +198,7 @@ class Ledger:
                 self._take_out(gone)
             what = "replace" if member else "join"
             self._add(what, Contribution(client=client, statistics=statistics, tag=tag))
+        self._file.compact_if_due()
 
     def join(
         self, client: str, statistics: Statistics, *, tag: str = "", keep: bool = False
@@ -228,6 +229,7 @@ class Ledger:
             if not keep and client in self.stored_clients:
                 self._file.erase(client, seen=True)
             self._add("join", contribution)
+        self._file.compact_if_due()
 
     def stream(self, client: str, statistics: Statistics, *, tag: str = "") -> None:
         """Add an increment of a member; a negative one removes samples, in the total and on disk.

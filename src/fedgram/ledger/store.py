@@ -71,8 +71,8 @@ class LedgerFile:
             if create:
                 self._create(classes, key)
             found = self.get("format")
-            if found in _READ and self.get("compact"):
-                self.compact()
+            if found in _READ:
+                self.compact_if_due()
         except BaseException as error:
             self._abandon(create)
             if isinstance(error, sqlite3.Error | OSError | ValueError):
@@ -129,6 +129,11 @@ class LedgerFile:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
         if old:  # digests were deleted
+            self.compact()
+
+    def compact_if_due(self) -> None:
+        """Shrink the file if something was deleted since the last time."""
+        if self.get("compact"):
             self.compact()
 
     def compact(self) -> None:
