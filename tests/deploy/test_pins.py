@@ -113,6 +113,23 @@ def test_a_key_is_pinned_if_the_read_out_fingerprint_is_its_own(project):
     assert f"west: {own}, compared" in command("pins", north.folder).output
 
 
+def test_keys_that_nobody_has_compared_do_not_count_at_real_sites(project, tmp_path):
+    made = create(tmp_path / "real", sites=SITES, overrides=("engine.secure=true",))
+    assert all(read_site(site.settings).accept.compared for site in made.sites)
+    assert all(read_site(site.settings).accept.secure for site in made.sites)
+    for site in project.sites:
+        text = site.settings.read_text()
+        site.settings.write_text(text.replace("compared = false", "compared = true"))
+    with pytest.raises(FederationError, match="or nobody has compared it"):
+        run(project)
+    for site in project.sites:
+        for other in project.sites:
+            if other.name != site.name:
+                key = other.public_key
+                pin(site, other.name, key, read_out=fingerprint(key.read_text()))
+    run(project)
+
+
 def test_one_key_is_not_pinned_under_two_names(project):
     north, west = project.site("north"), project.site("west")
     of_west, of_north = (fingerprint(site.public_key.read_text()) for site in (west, north))

@@ -252,6 +252,7 @@ def create(
             share=share,
             grid=settings.get("grid"),
             secure=bool(settings.get("engine", {}).get("secure")),
+            compared=not demo,
         )
     _write_app(project)
     text = written({**settings, "federation": {**rules, "sites": list(sites)}})
@@ -329,6 +330,7 @@ def _write_site(
     share: int | None = None,
     grid: Mapping[str, Any] | None = None,
     secure: bool = False,
+    compared: bool = True,
 ) -> None:
     settings = {
         "name": name,
@@ -340,6 +342,7 @@ def _write_site(
             "secure": secure,
             "samples": 1,
             "members": 3,
+            "compared": compared,
             "difference": "same",
         },
     }

@@ -108,9 +108,14 @@ class KeySigner:
         return self._keys[name]
 
 
-def site_signer(site: SiteFolder) -> KeySigner:
-    """Return what signs for a site, with the keys that are pinned in its folder."""
-    public = {name: found.key for name, found in pins(site).items()}
+def site_signer(site: SiteFolder, *, compared: bool = False) -> KeySigner:
+    """Return what signs for a site, with the keys that are pinned in its folder.
+
+    With `compared`, keys that nobody has compared do not count.
+    """
+    public = {
+        name: found.key for name, found in pins(site).items() if found.compared or not compared
+    }
     return KeySigner(site.name, lambda: _private_key(site), public)
 
 

@@ -37,18 +37,18 @@ def office(settings: SiteSettings) -> SiteEndpoint:
         grid=plain_grid(settings.grid),
         folder=settings.folder / CACHE,
         accept=settings.accept,
-        signer=_signer(site),
+        signer=_signer(site, compared=settings.accept.compared),
         federation=federation_digest(site.root),
     )
 
 
-def _signer(site: SiteFolder) -> Signer | None:
+def _signer(site: SiteFolder, *, compared: bool) -> Signer | None:
     """Return what signs for a site; without its package there are no secure sums anyway."""
     try:
         from fedgram.deploy.pins import site_signer
     except ModuleNotFoundError:
         return None
-    return site_signer(site)
+    return site_signer(site, compared=compared)
 
 
 def simulated(config: Config, share: int, folder: Path) -> SiteEndpoint:

@@ -347,7 +347,7 @@ class Party:
     def _verify(self, name: str, message: bytes, signature: str) -> None:
         if self._signer and not self._signer.known(name):
             raise ProtocolError(
-                f"there is no pinned key of {name} here; compare fingerprints with its people, and "
+                f"there is no pinned key of {name} here, or nobody has compared it; compare fingerprints with its people, and "
                 "pin its key with 'fedgram federation pin'"
             )
         try:

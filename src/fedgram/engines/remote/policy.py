@@ -31,6 +31,9 @@ class SitePolicy:
         Minimum number of training samples with which the site takes part.
     members
         Minimum number of members of a secure sum, this site included. Each must have a pinned key.
+    compared
+        Count only keys that people have compared; without, also those that were made together on
+        one machine.
     peers
         Members that must be in every secure sum.
     difference
@@ -47,6 +50,7 @@ class SitePolicy:
     secure: bool = False
     samples: int = 1
     members: int = 3
+    compared: bool = True
     peers: tuple[str, ...] = ()
     difference: int | Literal["same"] = "same"
     threshold: float = 2 / 3
