@@ -347,8 +347,8 @@ class Party:
     def _verify(self, name: str, message: bytes, signature: str) -> None:
         if self._signer and not self._signer.known(name):
             raise ProtocolError(
-                f"there is no pinned key of {name} here, or nobody has compared it; compare fingerprints with its people, and "
-                "pin its key with 'fedgram federation pin'"
+                f"there is no pinned key of {name} here, or nobody has compared it; compare "
+                "fingerprints with its people, and pin its key with 'fedgram federation pin'"
             )
         try:
             good = bool(self._signer and self._signer.verify(name, message, unhex(signature)))
