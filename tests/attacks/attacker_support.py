@@ -341,7 +341,6 @@ class Plan:
     announced: bool = True  # ...and it is part of what the session is about
     threshold: int = 0  # 0 for the least that is allowed
     hidden: tuple = ()  # (site, other): the site gets a roster without the other one
-    late: tuple = ()  # sites whose vectors are counted as dropped in the first list
     lists: tuple = ((),)  # lists of survivors, as names that are missing from each
     confirm: bool = True
     run: str = "0"

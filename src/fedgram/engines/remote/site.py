@@ -46,7 +46,7 @@ from fedgram.runtime import files, flops
 from fedgram.secure.messages import ProtocolError, Signer
 
 SCORE = "score"  # name of the step that scores models
-# Requests whose answers depend on the samples. They are counted, those of a secure sum once.
+# Requests whose answers depend on the samples, and are counted; `SecureRounds` counts its own.
 _COUNTED = ("step", "score")
 # Requests of a secure sum that follow another one, for which the samples were checked.
 _LATER = ("shares", "confirm", "reveal")
@@ -178,8 +178,9 @@ class SiteEndpoint:
         """Return the value of the answer, and a function that stores what the site must keep."""
         if request.kind == "greet":
             return self._greeting(request.terms, site()), nothing
+        samples = cache(lambda: fingerprint(site(), reserve_valid=False))  # of all samples: slow
         if request.kind in ("keys", "masked", *_COUNTED):
-            store.use_samples(fingerprint(site(), reserve_valid=False))
+            store.use_samples(samples())
         if request.kind in _COUNTED:
             self._count(request)
         if request.kind == "step":
@@ -199,7 +200,7 @@ class SiteEndpoint:
             record=self._record,
             federation=self._federation,
             store=store,
-            samples=lambda: fingerprint(site(), reserve_valid=False),
+            samples=samples,
             step=lambda asked, origin: self._masked(
                 asked, site(), store, session=request.broadcast.session, origin=origin
             ),
