@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -42,6 +41,7 @@ from fedgram.runtime import files
 from fedgram.runtime.files import cannot_write
 from fedgram.runtime.parse import json_object
 from fedgram.runtime.threads import THREADS
+from fedgram.runtime.version import own_version
 
 FORMAT = 2
 RUN, EXCHANGES, SCORES = "run.json", "exchanges.jsonl", "scores.jsonl"
@@ -177,7 +177,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 def versions() -> dict[str, Any]:
     """Return the versions of packages and Python that a result may depend on."""
     return {
-        "fedgram": _own_version(),
+        "fedgram": own_version(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
@@ -185,11 +185,6 @@ def versions() -> dict[str, Any]:
         "solve_threads": THREADS,
         "machine": platform.machine(),
     }
-
-
-@functools.cache
-def _own_version() -> str:
-    return version("fedgram")
 
 
 @functools.lru_cache(maxsize=1)

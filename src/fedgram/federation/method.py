@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -92,9 +93,14 @@ def names() -> list[str]:
     >>> {"afl", "apfl", "fedhip", "local"} <= set(names())
     True
     """
+    return list(_names())
+
+
+@functools.cache  # a site looks up the method of each request
+def _names() -> tuple[str, ...]:
     package = importlib.import_module(PACKAGE)
     found = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
+    return tuple(sorted(name.replace("_", "-") for name in found if not name.startswith("_")))
 
 
 def method_name(name: str) -> str:
