@@ -257,12 +257,12 @@ def test_federated_is_central_to_the_byte():
         assert one == other
 
 
-def digests_of_a_process(partition, clients, threads):
-    """Run all methods that are solved from sums in a process of their own, with few blocks."""
+def digests_of_a_process(methods, partition, clients, threads):
+    """Run methods that are solved from sums in a process of their own, with few blocks."""
     chosen = ["-s", f"data.partition={partition}", "-s", f"data.clients={clients}"]
-    for name in ("deepafl", "deepafl-apfl", "deepafl-fedhip"):
+    for name in {"deepafl", "deepafl-apfl", "deepafl-fedhip"} & set(methods):
         chosen += ["-s", f"method.{name}.blocks=1", "-s", f"method.{name}.width=16"]
-    for name in SOLVED:
+    for name in methods:
         chosen += ["-m", name]
         for lift in wide(name, WIDE):
             chosen += ["-s", f"method.{name}.{lift}.width={WIDE}"]
@@ -281,9 +281,13 @@ def digests_of_a_process(partition, clients, threads):
     }
 
 
-def test_separate_processes_with_other_partitions_and_threads_give_the_same_digests():
-    one, two = digests_of_a_process("iid", 1, 1), digests_of_a_process("dirichlet", 4, 2)
+@pytest.mark.parametrize(
+    "methods", [WIDE_BY_DEFAULT, pytest.param(SOLVED, marks=pytest.mark.wide)], ids=["few", "all"]
+)
+def test_separate_processes_with_other_partitions_and_threads_give_the_same_digests(methods):
+    one = digests_of_a_process(methods, "iid", 1, 1)
+    two = digests_of_a_process(methods, "dirichlet", 4, 2)
     assert one == two
-    assert set(one) == set(SOLVED)
+    assert set(one) == set(methods)
     here = run(create_method("afl", wide("afl", WIDE)), partitioned(partition="shards", clients=9))
     assert one["afl"] == (here.shared_digest, here.model_digest)
