@@ -93,7 +93,7 @@ def same_seed_same_bytes(method: Method[Any]) -> None:
 def order_of_clients_and_number_of_workers_do_not_matter(method: Method[Any]) -> None:
     """The order of the sites and the number of workers change no bit."""
     expected, reordered = _outcome(method, partitioned()), partitioned()
-    reordered = replace(reordered, members=reordered.members[3:] + reordered.members[2::-1])
+    reordered = replace(reordered, members=[*reordered.members[3:], *reordered.members[2::-1]])
     for workers in (1, 2, 3):
         same = _outcome(method, reordered, workers=workers) == expected
         _demand(same, f"another order with {workers} workers differs")

@@ -148,9 +148,7 @@ class _Groups:
         dtype = _TYPES[max(1, int(_type(np.array(most))))]  # no int8: squares are made in it too
         rows = self._values[self._order[places]].astype(dtype)
         ones = np.ones(len(rows), dtype)
-        choose = csr_array(
-            (ones, np.arange(len(rows)), pointers), shape=(len(which), len(rows))
-        )
+        choose = csr_array((ones, np.arange(len(rows)), pointers), shape=(len(which), len(rows)))
         sums = choose @ (rows * rows if power == 2 else rows)
         largest: Integers = sums.max(axis=1).astype(np.int64)
         return largest if power == 2 else np.maximum(largest, -sums.min(axis=1).astype(np.int64))

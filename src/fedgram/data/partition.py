@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from fedgram.core.samples import Array, Floats, Integers
 from fedgram.data.dataset import TEST, TRAIN, VALID, Dataset
 from fedgram.data.plan import PartitionPlan
 from fedgram.errors import ConfigError, DataError
+from fedgram.runtime.lazy_sequence import LazySequence
 
 DEFAULT_CLIENTS = 20
 
@@ -66,7 +66,7 @@ class ClientRows:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Partition(Sequence[ClientIndices]):
+class Partition(LazySequence[ClientIndices]):
     """The samples of all clients, as arrays: `ClientIndices` are made when they are asked for.
 
     Parameters
@@ -88,16 +88,8 @@ class Partition(Sequence[ClientIndices]):
     def __len__(self) -> int:
         return len(self.names)
 
-    @overload
-    def __getitem__(self, client: int) -> ClientIndices: ...
-
-    @overload
-    def __getitem__(self, client: slice) -> list[ClientIndices]: ...
-
-    def __getitem__(self, client: int | slice) -> ClientIndices | list[ClientIndices]:
-        if isinstance(client, slice):
-            return [self[k] for k in range(*client.indices(len(self)))]
-        place = range(len(self))[client]  # raises IndexError, and counts from the end
+    def make(self, place: int) -> ClientIndices:
+        """Return the samples of one client."""
         return ClientIndices(
             id=self.names[place],
             train=self.train[place],
@@ -326,9 +318,7 @@ def _domains(data: Dataset, train: Integers, clients: int) -> Integers:
     return codes.astype(np.int64)
 
 
-def _proportions(
-    groups: Integers, owner: Integers, clients: int, size: int
-) -> Iterator[Floats]:
+def _proportions(groups: Integers, owner: Integers, clients: int, size: int) -> Iterator[Floats]:
     """Yield the proportions of each group, one at a time: there may be a million clients."""
     for group in range(size):
         counts = np.bincount(owner[groups == group], minlength=clients)
@@ -375,7 +365,7 @@ def _split_within(owner: Integers, plan: PartitionPlan, clients: int) -> Integer
     split = np.full(len(owner), TRAIN)
     rng = _rng(plan, "within")
     rows = ClientRows.of(owner, np.arange(len(owner)), clients)
-    for k in np.flatnonzero(rows.counts > 1):  # a single sample is for training
+    for k in np.flatnonzero(rows.counts > 1).tolist():  # a single sample is for training
         members = rng.permutation(rows[k])
         tested = min(round(plan.test_fraction * len(members)), len(members) - 1)
         split[members[:tested]] = TEST

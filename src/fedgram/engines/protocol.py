@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,8 +23,10 @@ class Engine(Federation, Protocol):
 
     asks: list[Exchange]
 
-    def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore]]:
-        """Yield the score of each site, or the sum of all scores if the server sees only that.
+    def evaluate(self, step: ScoreTask, shared: Any) -> Iterable[tuple[str, SiteScore]]:
+        """Return the score of each site, or the sum of all scores if the server sees only that.
+
+        `UnionScores` are the scores of sites that were scored together.
 
         The exchanges of the scoring are appended to ``asks``.
         """
@@ -49,7 +51,7 @@ def resolve_clients(
 ) -> Sequence[str]:
     """Return the names of the asked members, sorted; raise for none and for unknown names."""
     names = members if clients is None else sorted(set(clients))
-    unknown = sorted(set(names) - set(members))
+    unknown = [] if clients is None else sorted(set(names) - set(members))
     if unknown or not names:
         missing = f"unknown clients: {', '.join(unknown)}" if unknown else "no clients"
         raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")
