@@ -143,6 +143,8 @@ class PartCodes:
 
     def joined(self, other: PartCodes) -> PartCodes:
         """Return these clients and then others."""
+        if not len(other.counts):
+            return self
         return PartCodes(
             codes=np.concatenate([self.codes, other.codes]),
             starts=np.concatenate([self.starts, other.starts + len(self.codes)]),
@@ -229,7 +231,7 @@ def summary_of(sites: FederatedDataset) -> PartitionSummary:
         for part in PARTS
     }
     clients = CountedClients(
-        names=[*groups[0].names, *groups[1].names],
+        names=[*groups[0].names, *groups[1].names] if len(groups[1]) else groups[0].names,
         held_out=np.repeat([False, True], [len(group) for group in groups]),
         classes=len(classes),
         parts=parts,

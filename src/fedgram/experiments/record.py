@@ -108,6 +108,8 @@ class Record:
         """Record one scoring of a set of clients: a line for each, if listed, and one for all."""
         self._scored.add_clients(who, round_, rows)
         self._scored.add_summary(who, round_, summary)
+        if self._folder is None:
+            return
         about = {"round": round_, "set": who}
         if len(rows) > MOST_LISTED:
             self.note("", f"{len(rows)} clients are too many for a line each: none is listed")
