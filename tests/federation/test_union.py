@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import operator
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from fedgram.core import codec, statistics_sizes
 from fedgram.core.samples import Features, Labels, Samples, Space
 from fedgram.core.statistics import Statistics
+from fedgram.core.tally import Tally
 from fedgram.data.dataset import Dataset
 from fedgram.data.plan import PartitionPlan
 from fedgram.engines import in_process
@@ -26,7 +28,7 @@ from fedgram.federation import scoring, union_scoring
 from fedgram.federation.client import Site
 from fedgram.federation.federated_dataset import federate
 from fedgram.federation.method import create_method, find_method, names, same_model
-from fedgram.federation.scoring import Metrics
+from fedgram.federation.scoring import Metrics, ScoreSums, SiteScore
 from fedgram.federation.sites import Sites, union
 from fedgram.federation.union_step import statistics_step
 from fedgram.methods._closed_form import ClosedForm
@@ -345,3 +347,35 @@ def test_thousands_of_clients_are_a_matter_of_moments(clients):
     assert len(result.models) == clients
     central = run(create_method("central"), federate(data(4000), PartitionPlan(clients=5)))
     assert result.accuracy["sample_mean"] > 0.9 * central.accuracy["sample_mean"]
+
+
+# Scores one by one
+
+
+@given(
+    samples=st.sampled_from([0, 1, 9, 10, 127, 128, 500, 40_000]),
+    share=st.floats(0, 1),
+    microseconds=st.integers(0, 10**7),
+    digest=st.sampled_from([None, "0" * 64]),
+)
+@settings(max_examples=60)
+def test_bytes_of_a_score_are_those_of_the_codec(samples, share, microseconds, digest):
+    codes = np.arange(samples) % 2
+    predicted = np.where(np.arange(samples) < share * samples, codes, 1 - codes)
+    tally = Tally.of(predicted, Labels(codes, ("no", "yes")), auroc=share)
+    sums = ScoreSums(tally=tally, valid=Tally.of(codes[:0], Labels(codes[:0], ("no", "yes"))))
+    score = SiteScore(
+        sums=dataclasses.replace(sums, microseconds=microseconds, flops=microseconds**2),
+        model_digest=digest,
+    )
+    assert score.size() == codec.counted(score)
+
+
+def test_many_values_are_added_as_one_after_the_other():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 3, (40, 6))
+    parts = [Tally.of(rng.permutation(row), Labels(row, ("a", "b", "c"))) for row in codes]
+    assert Tally.sum_of([Tally.zero(), *parts]) == functools.reduce(operator.add, parts)
+    other = Tally.of(codes[0], Labels(codes[0], ("a", "b", "d")))
+    with pytest.raises(MismatchError, match="classes differs"):
+        Tally.sum_of([*parts, other])

@@ -30,7 +30,7 @@ from fedgram.engines.totals import Totals
 from fedgram.errors import ConfigError, FedgramError, at_client
 from fedgram.federation.client import Client, Site
 from fedgram.federation.protocol import Exchange, Phase, Total
-from fedgram.federation.scoring import ScoreTask
+from fedgram.federation.scoring import ScoreTask, SiteScore
 from fedgram.federation.sites import Sites
 from fedgram.federation.step import Reply, Step, step_name
 from fedgram.federation.union_scoring import UnionScores, can_score_together, score_together
@@ -382,4 +382,6 @@ def with_flops(step: Callable[[], Result]) -> tuple[Result, int]:
 
 
 def _size(value: Any) -> int:
+    if isinstance(value, SiteScore):
+        return value.size()
     return 0 if value is None else codec.counted(value)

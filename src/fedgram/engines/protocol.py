@@ -10,6 +10,7 @@ import numpy as np
 
 from fedgram.core.shared import part_for
 from fedgram.errors import ConfigError, PrivacyError
+from fedgram.federation.client import Randomness
 from fedgram.federation.protocol import Exchange, Federation
 from fedgram.federation.scoring import ScoreTask, SiteScore
 from fedgram.federation.step import step_name
@@ -35,10 +36,10 @@ class Engine(Federation, Protocol):
         """Send every client the final result, which is the result of this round."""
 
 
-def client_rng(seed: int, client: str, ask: int) -> np.random.Generator:
-    """Return a client's random generator, from the seed, its name and the number of the call."""
+def client_rng(seed: int, client: str, ask: int) -> Randomness:
+    """Return a client's random numbers, from the seed, its name and the number of the call."""
     name = int.from_bytes(hashlib.sha256(client.encode()).digest()[:8], "little")
-    return np.random.default_rng(np.random.SeedSequence([seed, name, ask]))
+    return Randomness([seed, name, ask])
 
 
 def server_rng(seed: int, asked: int, purpose: int = SERVER) -> np.random.Generator:

@@ -75,9 +75,7 @@ class Scores:
         return {
             "client_mean": self.tally.client_mean,
             "sample_mean": self.tally.sample_mean,
-            "worst_decile": worst_decile(accuracies(self.rows))
-            if self.rows
-            else self.tally.worst_decile,
+            "worst_decile": lowest,
             "global_test": self.tally.global_mean if self.global_test else nan,
             "balanced": self.tally.balanced,
         }
@@ -208,6 +206,7 @@ class Scorer:
         return round(share * FIXED_POINT_ONE)
 
 
+_SUMS_AT_A_TIME = 256  # bounds the memory of sums that are added together
 _Answers = tuple[ScoreSums, Sequence[ClientScore], SameModel | None]
 
 
@@ -217,12 +216,14 @@ def _answers(engine: Engine, task: ScoreTask, shared: Any) -> _Answers:
     if isinstance(answers, UnionScores):
         same = SameModel(answers.names, answers.model)
         return answers.sums(), UnionRows(scores=answers), same
-    total, rows = ScoreSums.zero(), []
+    rows, sums = [], [ScoreSums.zero()]
     for name, found in answers:
-        total = total + found.sums
+        sums.append(found.sums)
+        if len(sums) > _SUMS_AT_A_TIME:
+            sums = [ScoreSums.sum_of(sums)]
         if found.model_digest is not None:  # else it may be a sum over all
             rows.append(_row(name, found.sums, found.model_digest))
-    return total, rows, None
+    return ScoreSums.sum_of(sums), rows, None
 
 
 def _row(name: str, sums: ScoreSums, model_digest: str) -> ClientScore:
