@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import ceil, log
 from typing import Any
 
+from fedgram.experiments.record import MOST_LISTED
+
 Stored = Mapping[str, Any]
 
 LINK = 1e9 / 8  # bytes per second of the server's link that is assumed on the page
@@ -42,7 +44,7 @@ causes an error is searched for one by one, so that the message names it.
 
 Sums of features without a grid (`grid.bits = "off"`) depend on the order of additions. They are made one by one.
 
-Of more than 10,000 clients, the folder of a run holds the scores of all together, not a line, counts and a model for
+Of more than {most_listed:,} clients, the folder of a run holds the scores of all together, not a line, counts and a model for
 each. The returned record has them in any case.
 """
 
@@ -59,8 +61,8 @@ adds what its children send and passes on one sum, so the root gets at most {fan
 """
 
 LIMITS = """\
-- **What breaks first** is in the last column: with one server it is the link or the check of each contribution, never
-  the addition. A check costs about as much as a solve (`Statistics.validate`), and can be made by any node of a tree, or in parallel.
+- **What breaks first** is in the last column. A check costs about as much as a solve (`Statistics.validate`). Any node of a
+  tree can make it, or several cores. Additions take little: one core adds {adds}.
 - **Exactness** does not break: 64-bit sums of 8-bit features are exact up to {most_samples:.1e} samples.
 - **Sums are associative to the bit.** So nodes of a tree, batches and restarts change no digest.
 - **Memory** of the server is one total ({total} for `hospital`), whatever the number of clients.
@@ -88,7 +90,7 @@ def _lines(stored: Stored) -> Iterator[str]:
         map(_client_cells, rows),
     )  # fmt: skip
     yield from _goals(stored)
-    yield HOW
+    yield HOW.format(most_listed=MOST_LISTED)
     yield "### Other methods\n"
     yield "Whole runs without the test of each model on the test samples of all clients, µs for each client.\n"
     yield from _table(
@@ -132,7 +134,7 @@ def _goals(stored: Stored) -> Iterator[str]:
     yield (
         f"One by one, {slow['clients']:,} clients take {slow['ratio']:.0f} times as long. "
         f"{many['clients']:,} clients of one training sample, {many['features']} features: dealt in "
-        f"{many['deal_seconds']:.1f} s ({many['deal_microseconds']:.1f} µs per client), run in "
+        f"{many['deal_seconds']:.1f} s ({many['deal_microseconds']:.1f} µs per client more than for 10 clients), run in "
         f"{many['run_seconds']:.1f} s ({many['run_microseconds']:.1f} µs per client).\n"
     )
 
@@ -171,6 +173,11 @@ def _on_paper(stored: Stored) -> Iterator[str]:
     total = known["hospital"] if "hospital" in known else known["phone"]
     width = total["width"]
     yield LIMITS.format(
+        adds=" and ".join(
+            f"{1 / one['add']:,.0f} contributions of a {name} per second"
+            for name, one in known.items()
+            if name != "wide"
+        ),
         most_samples=(2**63 - 1) // MOST_BOUND**2,
         total=_bytes(8 * (width * (width + 1) / 2 + width * total["classes"])),
         elsewhere=_elsewhere(stored.get("elsewhere")),

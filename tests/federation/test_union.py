@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedgram.checks.laws import personalizing_changes_nothing
 from fedgram.core import codec, statistics_sizes
 from fedgram.core.samples import Features, Labels, Samples, Space
 from fedgram.core.statistics import Statistics
@@ -18,7 +19,7 @@ from fedgram.data.dataset import Dataset
 from fedgram.data.plan import PartitionPlan
 from fedgram.engines import in_process
 from fedgram.engines.in_process import InProcess
-from fedgram.errors import DataError, MismatchError
+from fedgram.errors import DataError, LawError, MismatchError
 from fedgram.experiments import record as records
 from fedgram.experiments import runner
 from fedgram.experiments.record import NOTES, PARTITION, SCORES, Record
@@ -27,7 +28,13 @@ from fedgram.features.grid import Grid
 from fedgram.federation import scoring, union_scoring
 from fedgram.federation.client import Site
 from fedgram.federation.federated_dataset import federate
-from fedgram.federation.method import create_method, find_method, names, same_model
+from fedgram.federation.method import (
+    create_method,
+    find_method,
+    for_all_clients,
+    names,
+    same_model,
+)
 from fedgram.federation.scoring import Metrics, ScoreSums, SiteScore
 from fedgram.federation.sites import Sites, union
 from fedgram.federation.union_step import statistics_step
@@ -379,3 +386,18 @@ def test_many_values_are_added_as_one_after_the_other():
     other = Tally.of(codes[0], Labels(codes[0], ("a", "b", "d")))
     with pytest.raises(MismatchError, match="classes differs"):
         Tally.sum_of([*parts, other])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lying(AFL):
+    """Declares a personal model as that of all clients."""
+
+    @for_all_clients
+    def personalize(self, client, shared):
+        return dataclasses.replace(shared, weights=shared.weights * len(client.samples))
+
+
+def test_a_declaration_that_is_not_true_breaks_a_law():
+    personalizing_changes_nothing(AFL())
+    with pytest.raises(LawError, match="@for_all_clients"):
+        personalizing_changes_nothing(Lying())

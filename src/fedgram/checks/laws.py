@@ -27,7 +27,7 @@ from fedgram.errors import FedgramError, LawError
 from fedgram.experiments.runner import Result, run
 from fedgram.federation.client import Client, Site
 from fedgram.federation.federated_dataset import FederatedDataset
-from fedgram.federation.method import Method
+from fedgram.federation.method import Method, same_model
 from fedgram.federation.shared import tuned_settings
 from fedgram.federation.step import declared_steps
 
@@ -113,6 +113,9 @@ def personalizing_changes_nothing(method: Method[Any]) -> None:
     unchanged = state_digest() == before
     _demand(unchanged, "personalize changed the client's state or the shared value")
     _demand(first == again, "personalizing again gives another model")
+    if same_model(method):
+        alike = len(set(first.values())) == 1
+        _demand(alike, "the models of clients differ, though declared with @for_all_clients")
 
 
 def test_data_do_not_matter(method: Method[Any]) -> None:
