@@ -180,5 +180,5 @@ def test_more_samples_than_the_grid_allows_have_no_means():
         space=space,
         classes=("a",),
     )
-    with pytest.raises(ExactnessError, match="use fewer grid.bits"):
+    with pytest.raises(ExactnessError, match=r"use fewer grid\.bits"):
         _ = total.means

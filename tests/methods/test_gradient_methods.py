@@ -88,7 +88,7 @@ def rows_of(site):
 
 
 def test_the_methods_are_those_that_were_looked_for():
-    assert len(GRADIENT) == 18
+    assert len(GRADIENT) == 19
 
 
 @functools.cache

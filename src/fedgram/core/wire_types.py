@@ -14,6 +14,7 @@ WIRE_TYPES = {
     "Call/2": "fedgram.secure.messages",
     "Census": "fedgram.core.census",
     "ClassSums": "fedgram.selection.class_sums",
+    "ClusteredModel": "fedgram.methods.lcfed",
     "Commitment": "fedgram.secure.messages",
     "Confirmation": "fedgram.secure.messages",
     "Contribution": "fedgram.ledger.contribution",
