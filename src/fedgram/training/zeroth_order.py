@@ -123,13 +123,33 @@ def slopes(
 
 
 def spherical(count: int, size: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """Yield directions that are uniform on the sphere, of norm ``sqrt(size)``."""
+    """Yield directions that are uniform on the sphere, of norm ``sqrt(size)``.
+
+    Parameters
+    ----------
+    count
+        Number of directions.
+    size
+        Number of parameters.
+    rng
+        Draws the directions.
+    """
     for direction in gaussian(count, size, rng):
         yield direction * (np.sqrt(size) / np.linalg.norm(direction))
 
 
 def gaussian(count: int, size: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """Yield directions whose entries have a standard normal distribution."""
+    """Yield directions whose entries have a standard normal distribution.
+
+    Parameters
+    ----------
+    count
+        Number of directions.
+    size
+        Number of parameters.
+    rng
+        Draws the directions.
+    """
     for _ in range(count):
         yield rng.standard_normal(size)
 
