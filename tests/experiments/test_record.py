@@ -270,7 +270,7 @@ def interrupted(folder, everybody, exchange):
 
 def test_a_run_interrupted_while_training_is_told_so(folder, everybody):
     interrupted(folder, everybody, exchange=1)
-    assert lines(folder / "exchanges.jsonl")[0]["clients"] == 1
+    assert lines(folder / "exchanges.jsonl")[0]["clients"] == 10  # they are summed together
     with pytest.raises(DataError, match="interrupted before anything was scored"):
         read_runs([folder])
 

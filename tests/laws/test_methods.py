@@ -38,14 +38,15 @@ SOLVED = (
     "fedacnnl",
     "fedcgs",
     "fedhip",
+    "fedncm",
     "lda",
     "logistic",
     "pfedacnnl",
 )
 # Of these, those whose clients all have the same model.
-ALIKE = ("afl", "central", "deepafl", "fed3r", "fedacnnl", "fedcgs", "logistic")
+ALIKE = ("afl", "central", "deepafl", "fed3r", "fedacnnl", "fedcgs", "fedncm", "logistic")
 CLOSED_FORM = (*SOLVED, "local")  # or nothing is shared
-NEED_GATHER = {"central"}  # show the server every sample, by definition
+NEED_GATHER = {"central", "fedcof", "lcfed"}  # show the server every sample, mean or model
 OTHERWISE_IN_PRIVATE = {"fedpcl"}  # peers' prototypes are left out there
 WIDE = 512  # below about this width many wrong programs pass
 # One of each way to solve; the others share the code, and are tried by the tests marked wide.

@@ -13,7 +13,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,6 +47,7 @@ FORMAT = 2
 RUN, EXCHANGES, SCORES = "run.json", "exchanges.jsonl", "scores.jsonl"
 PARTITION, NOTES = "partition.json", "notes.jsonl"
 LONGEST_NAME = 150
+MOST_LISTED = 10_000  # clients with lines and files of their own in the folder
 
 
 class Record:
@@ -88,7 +89,7 @@ class Record:
     def partition(self, counts: PartitionSummary) -> None:
         """Record the number of samples of each class at each client."""
         self._partition = counts
-        if self._folder is not None:
+        if self._folder is not None and len(counts.clients) <= MOST_LISTED:
             files.write(self._folder / PARTITION, json.dumps(counts.to_dict()) + "\n")
 
     def ask(self, ask: Exchange) -> None:
@@ -102,14 +103,19 @@ class Record:
         self._append(NOTES, {"time": now, "client": client, "text": text})
 
     def scores(
-        self, round_: int, who: str, rows: Iterable[ClientScore], summary: ScoreSummary
+        self, round_: int, who: str, rows: Sequence[ClientScore], summary: ScoreSummary
     ) -> None:
-        """Record one scoring of a set of clients: a line for each, and one for all."""
-        for row in rows:
-            self._scored.add_client(who, round_, row)
-            self._append(SCORES, {"round": round_, "set": who, **asdict(row)})
+        """Record one scoring of a set of clients: a line for each, if listed, and one for all."""
+        self._scored.add_clients(who, round_, rows)
         self._scored.add_summary(who, round_, summary)
-        self._append(SCORES, {"round": round_, "set": who, "summary": summary.to_dict()})
+        if self._folder is None:
+            return
+        about = {"round": round_, "set": who}
+        if len(rows) > MOST_LISTED:
+            self.note("", f"{len(rows)} clients are too many for a line each: none is listed")
+            rows = ()
+        lines = ({**about, **asdict(row)} for row in rows)
+        self._append(SCORES, *lines, {**about, "summary": summary.to_dict()})
 
     def models(self, shared: Published, models: Mapping[str, Any]) -> None:
         """Record what is shared and every client's own model."""
@@ -117,6 +123,9 @@ class Record:
             return
         if shared.shared is not None:
             codec.save(self._folder / "shared.safetensors", shared)
+        if len(models) > MOST_LISTED:
+            self.note("", f"{len(models)} models are too many for a file each: none is written")
+            return
         for client, model in models.items():
             codec.save(self._folder / "models" / f"{file_name(client)}.safetensors", model)
 
@@ -134,13 +143,13 @@ class Record:
             partition=self._partition,
         )
 
-    def _append(self, name: str, line: Mapping[str, Any]) -> None:
+    def _append(self, name: str, *lines: Mapping[str, Any]) -> None:
         if self._folder is None:
             return
         path = self._folder / name
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.writelines(f"{json.dumps(line)}\n" for line in lines)
         except OSError as error:
             raise cannot_write(path, error) from error
 

@@ -76,6 +76,37 @@ class Method(Generic[SharedResult]):
         return shared.predictor() if isinstance(shared, Shared) else None
 
 
+_SAME = "same_for_all_clients"
+Function = TypeVar("Function")
+
+
+def for_all_clients(personalize: Function) -> Function:
+    """Declare that a `personalize` gives every client the same model.
+
+    Then the model is made once for many clients. A method that overrides `personalize` declares it
+    again, or not.
+
+    Examples
+    --------
+    >>> class Mine(Method):
+    ...     @for_all_clients
+    ...     def personalize(self, client, shared):
+    ...         return shared
+    >>> class Other(Mine):
+    ...     def personalize(self, client, shared):
+    ...         return client.state.get("model", shared)
+    >>> same_model(Mine()), same_model(Other())
+    (True, False)
+    """
+    setattr(personalize, _SAME, True)
+    return personalize
+
+
+def same_model(method: Method[Any]) -> bool:
+    """Whether the method declares that every client has the same model."""
+    return bool(getattr(type(method).personalize, _SAME, False))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parameter:
     """One hyper-parameter, with its default and its description."""

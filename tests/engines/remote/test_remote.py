@@ -18,6 +18,8 @@ CLOSED = {
     "apfl": {},
     "fed3r": {},
     "fedcgs": {},
+    "fedcof": {},
+    "fedncm": {},
     "local": {},
     "auto": {"exchanges": 2, "classes_alike": True},
     "logistic": {"exchanges": 2},
