@@ -95,7 +95,8 @@ def rendered(stored: dict[str, Any]) -> str:
     head = f"| method | {' | '.join(columns)} | client mean, % |\n"
     lines = [
         f"| `{name}` | {row['exchanges']} | {row['operations'] / 1e6:,.0f} "
-        f"| {row['up'] / 1e3:,.0f} | {row['down'] / 1e3:,.0f} | {row['seconds']:.2f} | {100 * row['client_mean']:.1f} |\n"
+        f"| {row['up'] / 1e3:,.0f} | {row['down'] / 1e3:,.0f} "
+        f"| {row['seconds']:.2f} | {100 * row['client_mean']:.1f} |\n"
         for name, row in rows.items()
     ]
     return intro + head + "|---" * 7 + "|\n" + "".join(lines)
