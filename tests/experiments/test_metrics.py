@@ -23,7 +23,7 @@ CLASSES = 5
 ALL_METRICS = ("-s", "metrics.auroc=true", "-s", "metrics.classes=true")
 FEW_ROUNDS = tuple(
     word
-    for setting in ("rounds=2", "pilot=1", "blocks=1", "width=16", "exchanges=1")
+    for setting in ("rounds=2", "pilot=1", "blocks=1", "width=16", "exchanges=1", "directions=1")
     for word in ("-s", f"every.{setting}")
 )
 FOUR = ("local", "afl", "fedhip", "apfl")
