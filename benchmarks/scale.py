@@ -29,7 +29,7 @@ take turns. Compare ratios: seconds of another machine differ.
 ONE_PROCESS = """\
 ## One process: what a client costs
 
-The same {samples:,} training samples of {features} features, dealt to 10 to {most:,} clients, with `afl`. *Fit* is
+The same {samples:,} training samples of {features} features, partitioned over 10 to {most:,} clients, with `afl`. *Fit* is
 the sum of all clients' statistics and one solve. *Run* is `fedgram.run`: with scores of every client, records and
 digests. The shared digest is the same in all rows.
 """
@@ -135,8 +135,8 @@ def _goals(stored: Stored) -> Iterator[str]:
     )
     yield (
         f"One by one, {slow['clients']:,} clients take {slow['ratio']:.0f} times as long. "
-        f"{many['clients']:,} clients of one training sample, {many['features']} features: dealt in "
-        f"{many['deal_seconds']:.1f} s ({many['deal_microseconds']:.1f} µs per client more than for 10 clients), run in "
+        f"{many['clients']:,} clients of one training sample, {many['features']} features: partitioned in "
+        f"{many['partition_seconds']:.1f} s ({many['partition_microseconds']:.1f} µs per client more than for 10 clients), run in "
         f"{many['run_seconds']:.1f} s ({many['run_microseconds']:.1f} µs per client).\n"
     )
 
