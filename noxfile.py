@@ -82,6 +82,7 @@ def benchmarks(session: nox.Session) -> None:
     install(session)
     session.run("python", "-m", "benchmarks.core", "--quick")
     session.run("python", "-m", "benchmarks.extract", "--quick")
+    session.run("python", "-m", "benchmarks.clients", "--quick")
 
 
 @nox.session(venv_backend="none")

@@ -173,9 +173,9 @@ def million(clients: int) -> dict[str, Any]:
     return {
         "clients": record.summary.clients,
         "features": 32,
-        "deal_seconds": dealing,
+        "partition_seconds": dealing,
         "run_seconds": whole,
-        "deal_microseconds": 1e6 * (dealing - few) / clients,
+        "partition_microseconds": 1e6 * (dealing - few) / clients,
         "run_microseconds": 1e6 * whole / clients,
         "bytes_up": record.exchanges[0].bytes_up,
     }
@@ -196,7 +196,7 @@ def elsewhere(*numbers: int) -> dict[str, float]:
 
 
 def allocated(clients: int, samples: int, width: int) -> dict[str, float]:
-    """Return bytes that are kept after a run, and at the peaks of dealing and of the run."""
+    """Return bytes that are kept after a run, and at the peaks of the partition and of the run."""
     data = drawn(samples, width)
     run(create_method("afl"), dealt_iid(drawn(100, 2), 2))  # imports
     tracemalloc.start()
@@ -206,7 +206,7 @@ def allocated(clients: int, samples: int, width: int) -> dict[str, float]:
     result = run(create_method("afl"), dealt)
     kept, run_peak = tracemalloc.get_traced_memory()
     assert result.record.summary.clients == clients
-    return {"kept": kept, "peak of dealing": deal_peak, "peak of the run": run_peak}
+    return {"kept": kept, "peak of the partition": deal_peak, "peak of the run": run_peak}
 
 
 def constants(*, quick: bool) -> dict[str, dict[str, float]]:

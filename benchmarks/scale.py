@@ -29,7 +29,7 @@ take turns. Compare ratios: seconds of another machine differ.
 ONE_PROCESS = """\
 ## One process: what a client costs
 
-The same {samples:,} training samples of {features} features, dealt to 10 to {most:,} clients, with `afl`. *Fit* is
+The same {samples:,} training samples of {features} features, partitioned over 10 to {most:,} clients, with `afl`. *Fit* is
 the sum of all clients' statistics and one solve. *Run* is `fedgram.run`: with scores of every client, records and
 digests. The shared digest is the same in all rows.
 """
@@ -121,20 +121,22 @@ def _goals(stored: Stored) -> Iterator[str]:
     """Compare with what was aimed at."""
     rows = stored["clients"]
     fits = [r["clients"] for r in rows if r["fit_ratio"] > 2 and r["fit_microseconds"] > 2]
-    runs = [r["clients"] for r in rows if _run_beyond(r, stored) > 20]
+    slower = [r for r in rows if _run_beyond(r, stored) > 20]
+    runs = [r["clients"] for r in slower]
+    clearly = [r["clients"] for r in slower if _outside(r, stored)]
     slow, many, kept = stored["one_by_one"], stored["million"], stored["memory"]
     worst = max(kept["bytes_per_client"].values())
     listed = ", ".join(f"{key} {value:.0f}" for key, value in kept["bytes_per_client"].items())
     yield (
         "Aimed at: fit within twice the time of 10 clients, or 2 µs per client: "
-        f"{_met(fits)}. At most 20 µs per client beyond 10 clients for the whole run: {_met(runs)}. "
+        f"{_met(fits)}. At most 20 µs per client beyond 10 clients for the whole run: {_met(runs)} by medians, {_met(clearly)} if only times above the slowest run with 10 clients count. "
         f"At most 200 bytes per client beyond the samples: {_met([worst] if worst > 200 else [])} "
         f"({listed}, with {kept['clients']:,} clients).\n"
     )
     yield (
         f"One by one, {slow['clients']:,} clients take {slow['ratio']:.0f} times as long. "
-        f"{many['clients']:,} clients of one training sample, {many['features']} features: dealt in "
-        f"{many['deal_seconds']:.1f} s ({many['deal_microseconds']:.1f} µs per client more than for 10 clients), run in "
+        f"{many['clients']:,} clients of one training sample, {many['features']} features: partitioned in "
+        f"{many['partition_seconds']:.1f} s ({many['partition_microseconds']:.1f} µs per client more than for 10 clients), run in "
         f"{many['run_seconds']:.1f} s ({many['run_microseconds']:.1f} µs per client).\n"
     )
 
@@ -143,6 +145,11 @@ def _run_beyond(row: Stored, stored: Stored) -> float:
     """Return microseconds for each client beyond the run with the fewest clients."""
     few = stored["clients"][0]["run"]["median"]
     return float(1e6 * (row["run"]["median"] - few) / row["clients"])
+
+
+def _outside(row: Stored, stored: Stored) -> bool:
+    """Whether a run takes longer than the slowest run with the fewest clients."""
+    return bool(row["run"]["median"] > stored["clients"][0]["run"]["most"])
 
 
 def _met(missed: list[float]) -> str:

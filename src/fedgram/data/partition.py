@@ -44,7 +44,17 @@ class ClientRows:
 
     @classmethod
     def of(cls, owner: Integers, members: Integers, clients: int) -> ClientRows:
-        """Sort some samples by their client; those of one client stay in order."""
+        """Sort some samples by their client; those of one client stay in order.
+
+        Parameters
+        ----------
+        owner
+            The client of each sample of the data set.
+        members
+            Indices of the samples of this part.
+        clients
+            Number of clients.
+        """
         owners = owner[members]
         order = np.argsort(owners, kind="stable")
         return cls(indices=members[order], counts=np.bincount(owners, minlength=clients))

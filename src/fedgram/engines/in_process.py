@@ -163,7 +163,7 @@ class InProcess:
         Only the runner calls this method, because the step sees the site's test data. The state of
         the client is read-only. Sites that all have one model are scored together.
         """
-        if isinstance(step, ScoreTask) and can_score_together(step) and same_for_all(shared):
+        if self.clients and isinstance(step, ScoreTask) and can_score_together(step, shared):
             found: Any = self._evaluate_together(step, shared)
             if found is not None:
                 return cast(Iterable[tuple[str, Result]], found)

@@ -21,7 +21,7 @@ _ROWS = 2**14  # samples of a batch of clients, unless one client has more
 _CLIENTS = 2**15  # clients of a batch
 
 
-class Part(Protocol):
+class SitePart(Protocol):
     """One part (train, valid or test) of the samples of all sites."""
 
     @property
@@ -89,9 +89,9 @@ class Sites(LazySequence[Site]):
         self,
         names: Sequence[str],
         *,
-        train: Part,
-        valid: Part,
-        test: Part,
+        train: SitePart,
+        valid: SitePart,
+        test: SitePart,
         reserve_valid: bool | NDArray[np.bool_] = False,
     ) -> None:
         self.names = names
@@ -208,7 +208,7 @@ class _Listed:
         return samples, np.repeat(np.arange(len(clients)), self.counts[clients])
 
 
-def union(part: Part, places: Integers) -> Union:
+def union(part: SitePart, places: Integers) -> Union:
     """Return the union of one part of the samples of some sites."""
     samples, owners = part.rows(places)
     return Union(samples=samples, owners=owners, clients=len(places))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedgram.core import codec
 from fedgram.core.samples import Array, Integers, Labels
+from fedgram.core.shared import same_for_all
 from fedgram.core.tally import FIXED_POINT_ONE, HISTOGRAM_BINS, Tally
 from fedgram.federation.client import Client
 from fedgram.federation.method import same_model
@@ -85,6 +87,10 @@ class PartScores:
             classes=parts[0].classes,
         )
 
+    @cached_property
+    def _ends(self) -> Integers:
+        return np.cumsum(self.samples)
+
     @property
     def shares(self) -> Array:
         """The accuracy of each site; 0 without samples."""
@@ -115,7 +121,7 @@ class PartScores:
 
     def of_site(self, site: int, truth: Labels) -> Tally:
         """Return the tally of one site, whose labels are `truth`."""
-        end = self.samples[: site + 1].sum()
+        end = self._ends[site]
         hit = self.hits[end - self.samples[site] : end]
         truth = truth.take(slice(len(hit)))  # none, if this part is not scored
         return Tally.of(np.where(hit, truth.codes, -1), truth)
@@ -213,9 +219,9 @@ class UnionScores:
         return SiteScore(sums=sums, model_digest=self.model_digest)
 
 
-def can_score_together(task: ScoreTask) -> bool:
+def can_score_together(task: ScoreTask, shared: Any) -> bool:
     """Whether all sites have one model, and only counts of correct predictions are needed."""
-    return same_model(task.method) and not task.metrics.auroc
+    return same_model(task.method) and same_for_all(shared) and not task.metrics.auroc
 
 
 def score_together(task: ScoreTask, sites: Sites, client: Client, shared: Any) -> UnionScores:
