@@ -30,7 +30,7 @@ from fedgram.federation.client import Client
 from fedgram.federation.federated_dataset import gridded
 from fedgram.ledger import signing
 from fedgram.ledger.certificate import Certificate
-from fedgram.ledger.contribution import Contribution
+from fedgram.ledger.contribution import Contribution, random_tag
 from fedgram.ledger.folder import unused
 from fedgram.ledger.ledger import Ledger
 from fedgram.runtime import files
@@ -76,7 +76,8 @@ def contribute(
             f"method {name!r} has no statistics to contribute; use afl, fedhip or apfl"
         )
     statistics: Statistics = step(Client(id=client, train=samples, valid=samples.take([])), None)
-    statistics = -statistics if remove else statistics
+    if remove:  # the ledger keeps its id, which must not confirm a guess of what was removed
+        statistics, tag = -statistics, random_tag(tag)
     codec.save(out, Contribution(client=client, statistics=statistics, tag=tag))
     say(f"{out}: {statistics.count} samples of {client}, {out.stat().st_size} bytes")
 

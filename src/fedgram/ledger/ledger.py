@@ -241,7 +241,9 @@ class Ledger:
         statistics
             The increment.
         tag
-            Distinguishes increments with the same content.
+            Distinguishes increments with the same content. The ids of a client's increments are
+            erased with removed samples, because they would confirm a guess of these, except ids
+            with a `random_tag`. So only with such a tag is the same removal refused again.
         """
         contribution = Contribution(client=client, statistics=statistics, tag=tag)
         with self._file.transaction():

@@ -29,6 +29,7 @@ from fedgram.ledger.signing import HistoryKey, fingerprint
 from fedgram.runtime.parse import json_value
 
 FORMAT = 2
+_RANDOM = "random"  # before an id that nobody can guess, in the table `seen`
 _ID = 16  # bytes
 _READ = (1, 2)
 _SCHEMA = """
@@ -210,9 +211,10 @@ class LedgerFile:
 
     def seen(self, contribution: Contribution) -> bool:
         """Whether this contribution was added before; from now on it was."""
-        found = self._run("SELECT 1 FROM seen WHERE id = ?", [contribution.id])
+        name = contribution.id if contribution.guessable else f"{_RANDOM} {contribution.id}"
+        found = self._run("SELECT 1 FROM seen WHERE id = ?", [name])
         if not found:
-            self._run("INSERT INTO seen VALUES (?, ?)", [contribution.client, contribution.id])
+            self._run("INSERT INTO seen VALUES (?, ?)", [contribution.client, name])
         return bool(found)
 
     def store(self, contribution: Contribution) -> None:
@@ -262,8 +264,9 @@ class LedgerFile:
     def erase(self, client: str, *, seen: bool) -> None:
         """Delete a client's contributions, and what the history derived from them.
 
-        The salts of all totals with this client are among it, and those of models made from them.
-        With `seen`, also delete the ids by which a repeated contribution is recognized.
+        The salts of all totals with this client are among it, those of models made from them, and
+        the ids by which a repeated contribution is recognized. Without `seen`, ids that nobody can
+        guess are kept.
         """
         self._run("DELETE FROM contributions WHERE client = ?", [client])
         for event in self._chained():
@@ -276,8 +279,8 @@ class LedgerFile:
         for commitment in (each for each in members if client in members[each]):
             self._run("DELETE FROM openings WHERE commitment = ?", [commitment])
         self._erase_old(client)
-        if seen:
-            self._run("DELETE FROM seen WHERE client = ?", [client])
+        kept = "" if seen else f"{_RANDOM} %"
+        self._run("DELETE FROM seen WHERE client = ? AND id NOT LIKE ?", [client, kept])
         self.put("compact", True)  # after the commit, or when the file is next opened
 
     def _clear_event(self, number: int) -> None:
