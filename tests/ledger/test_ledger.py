@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import sqlite3
 import tempfile
 from dataclasses import replace
@@ -1073,3 +1074,25 @@ def test_every_event_has_the_digest_of_the_total_it_led_to(path):
         ledger.forget("south")
         left = [*erased[:3], "", "", ledger.total.digest()]
         assert [event.total_digest for event in ledger.history()] == left
+
+
+def test_a_journal_that_a_kill_left_is_gone_once_the_client_is_forgotten(path, tmp_path):
+    """The journal of a deletion holds the pages that it erases."""
+    sent, killed = Sent(((1, "ant"), (2, "bee")), ("ant", "bee")), tmp_path / "killed"
+    with Ledger.create(path) as ledger:
+        ledger.join("north", sent.statistics(WIDTH))
+        ledger.join("south", of("cat", number=20))
+        with ledger._file.transaction():  # what is on the disk before the commit
+            ledger._file._run("PRAGMA cache_spill = 1")
+            ledger._file._run("PRAGMA cache_size = 1")
+            ledger._file.erase("north", seen=True)
+            ledger._file.total = of("cat", number=20)
+            shutil.copytree(tmp_path, killed, ignore=lambda *_: ["killed"])
+    journal = killed / f"{path.name}-journal"
+    assert found(sent, WIDTH, journal.read_bytes())
+    with Ledger.open(killed / path.name) as ledger:
+        assert ledger.members == ["north", "south"]  # nothing was committed
+        ledger.forget("north")
+        ledger.verify()
+    left = b"".join(file.read_bytes() for file in killed.iterdir())
+    assert not found(sent, WIDTH, left)
