@@ -28,6 +28,9 @@ from fedgram import Dataset, Grid, Labels, Lift, Samples, Site
 # A plugin, which changes the process that imports it.
 collect_ignore = ["torchvision_ops.py"]
 
+# The power does not fail in tests: to wait for the disk would only take time.
+os.fsync = lambda descriptor: None
+
 # Where numpy was imported earlier, by a plugin, the variable came too late.
 threadpool_limits(1, user_api="blas")
 sys.dont_write_bytecode = False

@@ -120,6 +120,33 @@ def test_honest_values_are_valid_and_so_is_zero(kind):
         kind.zero().validate()
 
 
+def repeated(value):
+    """Return the sums of the same samples, each repeated a million times."""
+    many = {
+        name: repeated(part) if isinstance(part, Additive) else part * 10**6
+        for name in value.summed_fields()
+        for part in [getattr(value, name)]
+    }
+    return replace(value, **many)
+
+
+# Without a number of samples, of test samples, and of one site.
+UNCOUNTED = (DataSchema, Tally, ClassProfiles)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HONEST if kind not in UNCOUNTED])
+def test_a_value_of_a_million_samples_claims_so(kind):
+    honest, many = HONEST[kind], repeated(HONEST[kind])
+    assert max(honest.claimed_samples(), honest.claimed_weight()) <= len(LABELS)
+    assert max(many.claimed_samples(), many.claimed_weight()) > 1000 * len(LABELS)
+
+
+def test_a_site_is_one_member_of_one_group_and_one_client_of_the_prior():
+    for kind in (ClassProfiles, PriorEvidence, Tally):
+        with pytest.raises(DataError):
+            repeated(HONEST[kind]).validate()
+
+
 def others(value):
     """Yield values of other types than this one."""
     if isinstance(value, np.ndarray):

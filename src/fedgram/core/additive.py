@@ -92,9 +92,8 @@ class Additive:
             Number of sites that add to the same total: each may use this fraction of its range.
         """
         self.validate_declared(sites)
-        for name in self.summed_fields():
-            if isinstance(part := getattr(self, name), Additive):
-                part.validate(sites)
+        for part in self._parts():
+            part.validate(sites)
 
     def validate_declared(self, sites: int = 1) -> None:
         """Raise an error for a field of another kind than declared.
@@ -126,8 +125,18 @@ class Additive:
 
     def claimed_samples(self) -> int:
         """Return the number of samples that this value claims to be the sum of; 0 if none."""
-        claims = (getattr(self, name) for name in self.summed_fields())
-        return max((c.claimed_samples() for c in claims if isinstance(c, Additive)), default=0)
+        return max((part.claimed_samples() for part in self._parts()), default=0)
+
+    def claimed_weight(self) -> int:
+        """Return the weight that this value claims in a weighted sum; 0 if it has none.
+
+        `Method.most_weight` says how large that of an honest site can be.
+        """
+        return max((part.claimed_weight() for part in self._parts()), default=0)
+
+    def _parts(self) -> list[Additive]:
+        found = (getattr(self, name) for name in self.summed_fields())
+        return [part for part in found if isinstance(part, Additive)]
 
     def _dtype(self, field: dataclasses.Field[Any], default: Any) -> Any:
         space: Any = getattr(self, "space", None)

@@ -63,6 +63,16 @@ class Method(Generic[SharedResult]):
         """Return the step without broadcast whose total a ledger may store, or None."""
         return None
 
+    def most_weight(self, samples: int) -> int | None:
+        """Return the largest weight of a site in the sums of this method; None for no limit.
+
+        Parameters
+        ----------
+        samples
+            Number of samples of the site.
+        """
+        return samples
+
     def shortened(self, *, search: bool = True) -> Self:
         """Return the method with few rounds or blocks, for quick checks.
 

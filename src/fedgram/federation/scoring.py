@@ -58,6 +58,9 @@ class ScoreSums(Additive):
     microseconds: int = 0
     flops: int = 0
 
+    def claimed_samples(self) -> int:
+        return self.valid.samples  # test samples are not among those that a site contributes
+
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)
         if min(self.microseconds, self.flops) < 0:

@@ -34,6 +34,7 @@ from fedgram.methods._pooling import (
 from fedgram.models.linear import Classifier, Predictor, lifted, require_lift
 from fedgram.selection.candidates import Candidates, Setting, personal, scales
 from fedgram.selection.class_prior import (
+    MOST_REPEATS,
     PriorEvidence,
     class_counts,
     counts_of,
@@ -106,6 +107,9 @@ class Auto(ClosedForm[Tuned]):
             raise ConfigError(f"exchanges: expected 0 or more, got {self.exchanges}")
         if self.judges < 0:
             raise ConfigError(f"judges: expected 0 (all clients) or more, got {self.judges}")
+
+    def most_weight(self, samples: int) -> int | None:
+        return samples * MOST_REPEATS if self.classes_alike else samples
 
     # Steps at a client
 
