@@ -59,7 +59,7 @@ def vision(session: nox.Session) -> None:
 def flower(session: nox.Session) -> None:
     """Test a federation of real processes, carried by Flower."""
     install(session, "dev,flower,simulation")
-    session.run("pytest", "-q", "-m", "flower", "tests")
+    session.run("pytest", "-q", "--dist", "loadgroup", "-m", "flower", "tests")
 
 
 @nox.session
@@ -73,7 +73,7 @@ def wide(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Test sites, servers and disks that fail, Flower's processes among them."""
     install(session, "dev,flower,simulation")
-    session.run("pytest", "-q", "-m", "faults", "tests")
+    session.run("pytest", "-q", "--dist", "loadgroup", "-m", "faults", "tests")
 
 
 @nox.session

@@ -31,6 +31,7 @@ from fedgram.methods._pooling import Judged
 from fedgram.methods.scaffold import Corrected
 from fedgram.models.linear import Linear
 from fedgram.selection.class_prior import PriorEvidence, prior_evidence
+from fedgram.selection.class_sums import ClassSums
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.pool import LikelihoodSums, PoolSums
 from fedgram.softmax.arithmetic import SoftmaxGrid
@@ -52,6 +53,7 @@ QUERY = SoftmaxQuery(
 
 HONEST = {
     Statistics: SUMS,
+    ClassSums: ClassSums.of(ROWS, LABELS),
     Tally: TALLY,
     Weighted: WEIGHTED,
     Quadratic: Quadratic.of(np.eye(5), np.ones((5, 3)), 20, SPACE, CLASSES),

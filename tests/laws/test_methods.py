@@ -33,22 +33,22 @@ SOLVED = (
     "central",
     "deepafl",
     "deepafl-apfl",
-    "deepafl-fedhip",  # with settings given, below
+    "deepafl-fedhip",
     "fed3r",
     "fedacnnl",
     "fedcgs",
     "fedhip",  # with settings given, below
+    "fedncm",
     "lda",
     "logistic",
     "pfedacnnl",
 )
-# These select settings by default, from personal models: who has which samples matters then.
-FIXED = {"alpha": 10.0, "ridge": 100.0}
-GIVEN = {"fedhip": FIXED, "deepafl-fedhip": {"top": FIXED}}
+# By default these select settings with personal models: then it matters who has which samples.
+GIVEN = {"fedhip": {"alpha": 10.0, "ridge": 100.0}}
 # Of these, those whose clients all have the same model.
-ALIKE = ("afl", "central", "deepafl", "fed3r", "fedacnnl", "fedcgs", "logistic")
+ALIKE = ("afl", "central", "deepafl", "fed3r", "fedacnnl", "fedcgs", "fedncm", "logistic")
 CLOSED_FORM = (*SOLVED, "local")  # or nothing is shared
-NEED_GATHER = {"central"}  # show the server every sample, by definition
+NEED_GATHER = {"central", "fedcof", "lcfed"}  # show the server every sample, mean or model
 OTHERWISE_IN_PRIVATE = {"fedpcl"}  # peers' prototypes are left out there
 WIDE = 512  # below about this width many wrong programs pass
 # One of each way to solve; the others share the code, and are tried by the tests marked wide.
@@ -157,7 +157,7 @@ def test_every_method_keeps_the_law(law, name, settings):
 @law_by_law(laws.order_of_replies_does_not_matter, laws.rest_may_be_spread_in_any_way)
 @pytest.mark.parametrize(("name", "settings"), varied(CLOSED_FORM))
 def test_every_closed_form_keeps_the_law(law, name, settings):
-    law(short(name, settings))
+    law(solved(name, settings))
 
 
 # As they are, those whose clients have one model are tried below, with the model.
@@ -166,7 +166,7 @@ def test_every_closed_form_keeps_the_law(law, name, settings):
     [each for each in varied(SOLVED) if each.values[0] not in ALIKE or each.values[1]],
 )
 def test_any_partition_gives_the_same_totals(name, settings):
-    laws.any_partition_gives_the_same_totals(short(name, settings))
+    laws.any_partition_gives_the_same_totals(solved(name, settings))
 
 
 # Every method, beyond the public laws
@@ -266,18 +266,17 @@ def test_federated_is_central_to_the_byte():
         assert one == other
 
 
-def digests_of_a_process(partition, clients, threads):
-    """Run all methods that are solved from sums in a process of their own, with few blocks."""
+def digests_of_a_process(methods, partition, clients, threads):
+    """Run methods that are solved from sums in a process of their own, with few blocks."""
     chosen = ["-s", f"data.partition={partition}", "-s", f"data.clients={clients}"]
-    for name in ("deepafl", "deepafl-apfl", "deepafl-fedhip"):
+    for name in {"deepafl", "deepafl-apfl", "deepafl-fedhip"} & set(methods):
         chosen += ["-s", f"method.{name}.blocks=1", "-s", f"method.{name}.width=16"]
-    for name in SOLVED:
+    for name in methods:
         chosen += ["-m", name]
         for lift in wide(name, WIDE):
             chosen += ["-s", f"method.{name}.{lift}.width={WIDE}"]
-        if name in GIVEN:
-            place = "top." if name == "deepafl-fedhip" else ""
-            chosen += [f"-smethod.{name}.{place}{key}={value}" for key, value in FIXED.items()]
+        for key, value in GIVEN.get(name, {}).items():
+            chosen += ["-s", f"method.{name}.{key}={value}"]
     done = subprocess.run(
         [sys.executable, "-m", "fedgram.cli", "run", "--json", *chosen],
         env={**os.environ, "OPENBLAS_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)},
@@ -293,9 +292,13 @@ def digests_of_a_process(partition, clients, threads):
     }
 
 
-def test_separate_processes_with_other_partitions_and_threads_give_the_same_digests():
-    one, two = digests_of_a_process("iid", 1, 1), digests_of_a_process("dirichlet", 4, 2)
+@pytest.mark.parametrize(
+    "methods", [WIDE_BY_DEFAULT, pytest.param(SOLVED, marks=pytest.mark.wide)], ids=["few", "all"]
+)
+def test_separate_processes_with_other_partitions_and_threads_give_the_same_digests(methods):
+    one = digests_of_a_process(methods, "iid", 1, 1)
+    two = digests_of_a_process(methods, "dirichlet", 4, 2)
     assert one == two
-    assert set(one) == set(SOLVED)
+    assert set(one) == set(methods)
     here = run(create_method("afl", wide("afl", WIDE)), partitioned(partition="shards", clients=9))
     assert one["afl"] == (here.shared_digest, here.model_digest)

@@ -112,7 +112,9 @@ def test_a_model_does_not_depend_on_how_the_others_share_their_samples(
         owners = rng.integers(1, others + 1, size=400)
         owners[:9] = 0
         models.add(
-            codec.encode(personalized(FedHiP(solver=solver, **GIVEN), dealt(samples, owners))["client 000"])
+            codec.encode(
+                personalized(FedHiP(solver=solver, **GIVEN), dealt(samples, owners))["client 000"]
+            )
         )
     assert len(models) == 1
 

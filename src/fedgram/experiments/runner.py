@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from fedgram.federation.federated_dataset import FederatedDataset
 from fedgram.federation.method import Method
 from fedgram.federation.scoring import Metrics
 from fedgram.federation.shared import Published
+from fedgram.federation.sites import Sites
 from fedgram.models.linear import Predictor
 from fedgram.runtime import flops
 
@@ -80,7 +81,7 @@ class Result:
     method: str
     chosen: Scored
     last: Scored
-    models: dict[str, Predictor]
+    models: Mapping[str, Predictor]
     holdout: Scores | None
     record: RunRecord
 
@@ -157,9 +158,9 @@ def run(
 
     engine_type = partial(InProcess, private=private) if threshold is None else _secure(threshold)
 
-    def federate(members: list[Site]) -> InProcess:
+    def federate(members: Sequence[Site]) -> InProcess:
         return engine_type(
-            [replace(site, state={}) for site in members],  # nothing is left of earlier runs
+            Sites.of(members).fresh(),  # nothing is left of earlier runs
             seed=seed,
             workers=workers,
             dropout=dropout,

@@ -42,7 +42,7 @@ class Lift:
 
     The projected value is divided by the square root of the number of inputs, to be of about unit
     size. Then it is clipped at the grid's clip, activated and rounded to the same grid. A constant
-    feature is appended.
+    feature is appended, unless the features are raw.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Lift:
             table = self._table(inputs)
             detail += f", table {hashlib.sha256(table.tobytes()).hexdigest()[:16]}"
         steps = (*inputs.steps, f"lift({detail})")
-        return replace(inputs, width=self.width + 1, steps=steps)
+        return replace(inputs, width=self.width + inputs.has_constant, steps=steps)
 
     def _lifted(self, features: Features) -> Features:
         inputs, space = features.space, self.space(features.space)
@@ -104,7 +104,8 @@ class Lift:
         )
         signs = signs_of(inputs.width, self.width, self.seed)
         rows = np.empty((len(features), space.width), features.values.dtype)
-        rows[:, space.constant] = bias(inputs.unit, inputs.bound)
+        if space.has_constant:
+            rows[:, space.constant] = bias(inputs.unit, inputs.bound)
         activate = self._integers(inputs) if inputs.exact else self._floats(inputs)
         rows_at_a_time = max(1, _ENTRIES_AT_A_TIME // self.width)
         for start in range(0, len(features), rows_at_a_time):

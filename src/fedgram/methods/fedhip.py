@@ -14,6 +14,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
+from fedgram.federation.method import added_field
 from fedgram.federation.protocol import Federation, gather_to_disk
 from fedgram.federation.shared import PerClient, Tuned, unwrap
 from fedgram.federation.step import step
@@ -61,21 +62,21 @@ class FedHiP(ClosedForm[NormalEquations | Tuned | PerClient]):
         "auto" selects the ridge with the smallest generalized cross-validation error, which suits
         the shared head. If alpha is "auto" too, the ridge of the personal heads is selected
         together with alpha, from 1, 3, 10 and 30 times that ridge.
-    regularized
-        The paper's reading: the client's Gram matrix carries the ridge, so alpha multiplies it too
-        and personal heads have the ridge (1 + alpha) ridge.
     lift
         Random projection and activation before the head; width 0 for no lift.
     solver
         Where personal heads are solved: "server", "client", or "auto" (at the server, unless the
         federation is private).
+    regularized
+        The paper's reading: the client's Gram matrix carries the ridge, so alpha multiplies it too
+        and personal heads have the ridge (1 + alpha) ridge.
     """
 
     alpha: float | Literal["auto"] = "auto"
     ridge: Ridge = "auto"
-    regularized: bool = False
     lift: Lift = Lift()
     solver: Literal["auto", "server", "client"] = "auto"
+    regularized: bool = added_field(False)
 
     def __post_init__(self) -> None:
         if self.alpha != "auto" and not 0 <= self.alpha < float("inf"):

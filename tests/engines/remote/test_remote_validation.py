@@ -18,7 +18,7 @@ from fedgram.engines.remote.messages import Refusal
 from fedgram.engines.remote.validation import example, require_possible, require_same_schema
 from fedgram.errors import DataError, FedgramError, MismatchError
 from fedgram.features.grid import Grid
-from fedgram.federation.client import Client
+from fedgram.federation.client import Client, Randomness
 from fedgram.federation.method import create_method, names
 from fedgram.federation.scoring import ScoreSums
 from fedgram.ledger.ledger import Ledger
@@ -39,7 +39,9 @@ def drawn(seed=0, count=20, width=4):
 
 def client(samples):
     rng = np.random.default_rng(0)
-    return Client(id="c", train=samples, valid=samples.take([]), state={}, rng=rng)
+    return Client(
+        id="c", train=samples, valid=samples.take([]), state={}, randomness=Randomness(rng)
+    )
 
 
 def check(value, like=None, among=1):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,7 @@ from fedgram.federation.scoring import ScoreTask
 from fedgram.federation.shared import Published
 from fedgram.federation.step import named_step
 from fedgram.runtime import files, flops
+from fedgram.runtime.version import own_version
 from fedgram.secure.messages import ProtocolError, Signer
 
 SCORE = "score"  # name of the step that scores models
@@ -237,7 +237,7 @@ class SiteEndpoint:
 
     def _agree(self, terms: Terms) -> None:
         """Raise if the terms of a server differ from those of this site."""
-        own = version("fedgram")
+        own = own_version()
         if terms.version != own:
             raise MismatchError(
                 f"the server runs fedgram {terms.version}, this site {own}; use one version"
