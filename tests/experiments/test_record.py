@@ -27,7 +27,9 @@ def everybody():
 
 def recorded(folder, everybody, name="fedhip", **options):
     record = Record(folder, {"method": name, "parameters": {}, "config": {}})
-    return run(create_method(name).shortened(), everybody, name=name, record=record, **options)
+    given = {"alpha": 10.0, "ridge": 100.0} if name == "fedhip" else {}
+    method = create_method(name, given).shortened()
+    return run(method, everybody, name=name, record=record, **options)
 
 
 def lines(path):

@@ -51,8 +51,9 @@ class Method(Generic[SharedResult]):
         raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
-        """Return all settings as plain values."""
+        """Return all settings as plain values; those of `added_field` unless they are unused."""
         settings: dict[str, Any] = dataclasses.asdict(self)  # type: ignore[call-overload]
+        _remove_unused(self, settings)
         return settings
 
     def number_of_rounds(self) -> int:
@@ -84,6 +85,37 @@ class Method(Generic[SharedResult]):
     def shared_predictor(self, shared: Any) -> Any:
         """Return the model of a client without samples; None if there is no such model."""
         return shared.predictor() if isinstance(shared, Shared) else None
+
+
+_ADDED = "added"
+
+
+def added_field(default: Any) -> Any:
+    """Return a dataclass field for a setting that a published method did not have at first.
+
+    Digests of runs contain all settings. With its default such a setting is not among them, so that
+    the digests of earlier runs stay valid.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+    ... class Mine(Method):
+    ...     ridge: float = 1.0
+    ...     centered: bool = added_field(False)
+    >>> Mine().settings(), Mine(centered=True).settings()
+    ({'ridge': 1.0}, {'ridge': 1.0, 'centered': True})
+    """
+    return dataclasses.field(default=default, metadata={_ADDED: True})
+
+
+def _remove_unused(value: Any, settings: dict[str, Any]) -> None:
+    """Remove the defaults of added fields, also from nested settings."""
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if _ADDED in field.metadata and inner == field.default:
+            del settings[field.name]
+        elif dataclasses.is_dataclass(inner):
+            _remove_unused(inner, settings[field.name])
 
 
 _SAME = "same_for_all_clients"

@@ -17,7 +17,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.method import Method
+from fedgram.federation.method import Method, added_field
 from fedgram.federation.protocol import Federation
 from fedgram.federation.step import step
 from fedgram.layerwise import filters
@@ -121,7 +121,7 @@ class LayerwiseSolver(Method[Any]):
     layer_ridge: float = 1e-4
     lift: Lift = Lift()
     seed: int = 0
-    batch_seconds: float = 0.0
+    batch_seconds: float = added_field(0.0)
 
     def __post_init__(self) -> None:
         if self.layers != "auto":
@@ -134,16 +134,6 @@ class LayerwiseSolver(Method[Any]):
             raise ConfigError(f"layer_ridge = {self.layer_ridge}: use a finite weight >= 0")
         if not 0 <= self.batch_seconds < float("inf"):
             raise ConfigError(f"batch_seconds = {self.batch_seconds}: use a number >= 0")
-
-    def settings(self) -> dict[str, Any]:
-        """Return all settings; without the time budget if there is none.
-
-        It came later than the others, and digests of earlier runs contain all settings.
-        """
-        settings = super().settings()
-        if not self.batch_seconds:
-            del settings["batch_seconds"]
-        return settings
 
     # Steps at a client
 
