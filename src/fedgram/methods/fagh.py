@@ -31,7 +31,8 @@ class FAGH(GradientMethod):
     takes the first row. Here it is the row j of the last parameter, the weight of the constant for
     the last class: the first weight may belong to a feature that is always zero, whose row is
     zero. If v_j is not positive, as a network with a hidden layer may have it, H is left out. Row
-    and gradient are computed in float64, the row by a central difference of gradients.
+    and gradient are computed in float64, the row by a central difference of gradients. The formulas
+    are from a public summary of the paper; the default damping and memories are ours.
 
     Exchanges: in each round one sum of gradients and rows of Hessians, weighted by sample counts.
 

@@ -19,7 +19,7 @@ class FedZO(ZerothOrderMethod):
     ``n / (k h) * sum (L(w + h u) - L(w)) u`` over k directions u, uniform on the unit sphere, for n
     parameters and the smoothing h. The paper averages clients with equal weights; here they are
     weighted by their samples, as in `fedavg`. With ``directions`` 0 it is `fedavg`, up to the error
-    of the differences.
+    of the differences. The estimator is derived from the paper's public summary.
 
     Exchanges: in each round the model parameters, averaged by sample counts.
     """
