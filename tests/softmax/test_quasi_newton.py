@@ -12,7 +12,15 @@ from fedgram import Statistics
 from fedgram.checks.federations import digits
 from fedgram.errors import SolveError
 from fedgram.softmax.arithmetic import LN2, SoftmaxGrid
-from fedgram.softmax.objective import CURVATURE, Anchor, Metric, Objective, Point, exact_product
+from fedgram.softmax.objective import (
+    Anchor,
+    Metric,
+    Objective,
+    Point,
+    between_classes,
+    curvature,
+    exact_product,
+)
 from fedgram.softmax.quasi_newton import MEMORY, CurvaturePair, QuasiNewton
 from fedgram.softmax.sums import SoftmaxQuery
 
@@ -184,10 +192,10 @@ def test_refinement_lowers_the_residual():
     turn = np.linalg.qr(rng.normal(size=(60, 60)))[0]
     gram = (turn * np.geomspace(1e-9, 1e3, 60)) @ turn.T
     gram = (gram + gram.T) / 2
-    metric = Metric.of(gram / CURVATURE, 1e-6, np.ones(60), 100)
+    metric = Metric.of(gram, 1e-6, np.ones(60), 100)
     rhs = rng.normal(size=(60, 5))
     # A factor of a matrix next to it, as of a solver that loses digits.
-    near = Metric.of(gram / CURVATURE * (1 + 1e-6), 1e-6, np.ones(60), 100)
+    near = Metric.of(gram * (1 + 1e-6), 1e-6, np.ones(60), 100)
     clumsy = replace(metric, factor=near.factor)
     plain, refined = clumsy.factor.solve(rhs), clumsy.solve(rhs)
 
@@ -202,7 +210,7 @@ def test_refinement_lowers_the_residual():
 def test_the_metric_is_a_share_of_the_gram_matrix_and_the_ridge(problem):
     metric = problem.objective.metric(3.0)
     rows = problem.samples.features.real()
-    expected = CURVATURE * rows.T @ rows + 3.0 * np.eye(len(metric.matrix))
+    expected = curvature(problem.shape[1]) * rows.T @ rows + 3.0 * np.eye(len(metric.matrix))
     np.testing.assert_allclose(metric.matrix, expected, rtol=1e-12)
     rhs = np.random.default_rng(0).normal(size=(len(expected), 3))
     np.testing.assert_allclose(metric.matrix @ metric.solve(rhs), rhs, atol=1e-10)
