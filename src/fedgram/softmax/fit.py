@@ -276,22 +276,20 @@ class SoftmaxFit:
             self._metrics = {key: objective.metric(ridge, first=first)}  # one factor in memory
         return self._metrics[key]
 
-    def _between(self, folds: int, sums: ResidualSums) -> Floats | None:
-        """Return the between-class part of the Gram matrix, of fitted samples; None for folds.
+    def _between(self, folds: int, sums: ResidualSums) -> Floats:
+        """Return the between-class part of the Gram matrix, of the fitted samples.
 
         With a tenth held out, class sums of the other samples follow from the residual sums at
-        zero weights. Several folds would need a metric each.
+        zero weights: the classes of held-out samples are not used.
         """
         counts, constant = class_counts(self.total)
-        unit, classes = self.total.space.unit, len(counts)
-        if folds > 1:
-            return None
+        unit = self.total.space.unit
         class_sums: Floats = self.total.moment * np.float64(unit)
-        if folds == 1:
+        if folds:
             fitted = int(sums.count[0])
             slope = unit / 2.0**self.query.grid.residuals
             mean = class_sums.sum(axis=1, keepdims=True) / self.total.count
-            class_sums = slope * sums.products[0] + (fitted / classes) * mean
+            class_sums = slope * sums.products[0] + (fitted / len(counts)) * mean
             counts = class_sums[self.total.space.constant] / constant
         return between_classes(class_sums, counts)
 
@@ -313,12 +311,15 @@ class SoftmaxFit:
             anchor = Anchor(values=chosen.mean, products=chosen.products)
         sums = self.ask(values, folds)
         share *= self.samples / self.total.count  # the total may contain clients that are absent
+        # On a path of ridges. Several folds would need a metric each.
+        path = folds == 1 or self._last is not None
+        between = self._between(folds, sums) if path else None
         objective = Objective.of(
             self.total,
             self.query.grid,
             share=share,
             constant=self.constant,
-            between=self._between(folds, sums),
+            between=between,
             anchor=anchor,
         )
         pairs: tuple[CurvaturePair, ...] = ()
