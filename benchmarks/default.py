@@ -132,11 +132,11 @@ left-out loss, with test accuracy beside it), when features are lifted and how w
 client's own part, the fit to all samples. The head of a client's own samples alone joined the pool
 after an earlier version of this page showed `auto` behind `local` on heart; it was kept because the
 left-out loss falls with it. Trained methods had one design of their rate search, made
-with PACS and Banking77 in view. The metric of the softmax steps was changed later, among about sixty
-variants of metric and path, by left-out loss on seven data sets; test accuracies of Banking77 beside
-those of a converged softmax regression had prompted it. So far the rows of `logistic` and `auto` of
-banking77 0.1, banking77 0.5 and heart are of the new metric, those of other cells of the old one.
-So differences of a few tenths of a point in favor of `auto` are
+with PACS and Banking77 in view. The metric of the softmax steps was changed later, among about
+sixty variants of metric and path, by left-out loss on seven data sets; test accuracies of Banking77
+beside those of a converged softmax regression had prompted it. So far the rows of `logistic` and
+`auto` of banking77 0.1, banking77 0.5 and heart are of the new metric, those of other cells of the
+old one. So differences of a few tenths of a point in favor of `auto` are
 to be confirmed on other data."""
 
 
@@ -521,7 +521,7 @@ def by_seeds(results: Results, cell: str, other: str) -> Iterator[str]:
         f"{shown((float(np.mean(gaps[:count])), error_of(gaps[:count])))} ({count})"
         for count in numbers
     )
-    yield f"- `auto` minus `{other}` on {cell}, by number of seeds (standard error over seeds): {words}."
+    yield f"- `auto` minus `{other}` on {cell}, by number of seeds (error over seeds): {words}."
 
 
 def aims(results: Results) -> Iterator[str]:
