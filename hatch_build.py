@@ -25,7 +25,7 @@ FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden")
 
 
 def compilers() -> list[list[str]]:
-    """Return the commands to try: what ``CC`` names, or else what Python was built with, cc, gcc."""
+    """Return the commands to try: what ``CC`` names, or else Python's own compiler, cc, gcc."""
     if os.environ.get("CC"):
         return [shlex.split(os.environ["CC"])]
     built = shlex.split(sysconfig.get_config_var("CC") or "")[:1]

@@ -27,6 +27,7 @@ from fedgram.core.kernels.choice import chosen
 from fedgram.core.samples import Array, Floats, Integers
 from fedgram.errors import ExactnessError
 from fedgram.runtime import flops, memory
+from fedgram.runtime.threads import single_threaded_blas
 
 __all__ = [
     "EXACT_UP_TO",
@@ -37,9 +38,10 @@ __all__ = [
     "activated_matmul",
     "block_matmul",
     "exact_matmul",
+    "gram_matrix",
     "require_gram",
-    "row_products",
     "self_test",
+    "smaller_gram_matrix",
     "stored_dtype",
 ]
 
@@ -93,7 +95,10 @@ class Accumulator:
         if self._squares is not None:
             self._squares.fold(self._gram)
         taken = self._gram, np.ascontiguousarray(self._sums.T)
-        self._gram, self._sums = np.zeros_like(self._gram), np.zeros_like(self._sums)
+        # Not zeros_like, which writes the zeros: most totals are taken once.
+        self._gram, self._sums = (
+            np.zeros(sums.shape, sums.dtype) for sums in (self._gram, self._sums)
+        )
         return taken
 
 
@@ -162,25 +167,30 @@ def activated_matmul(values: Array, signs: Array, bound: int, table: Array, out:
     out[...] = table.take(products.astype(np.int64), mode="clip")
 
 
-def row_products(values: Array, bound: int) -> Floats | None:
-    """Return the exact products of all pairs of rows, as float64; None if rows are not int8.
+def gram_matrix(rows: Array) -> Floats:
+    """Return ``rows' rows`` as float64, exact for int8 rows; the caller counts the work.
 
-    The caller counts the work.
-
-    Parameters
-    ----------
-    values
-        Integers of magnitude at most `bound`, samples by features.
-    bound
-        Largest magnitude of `values`; 0 for float features.
+    Examples
+    --------
+    >>> rows = np.array([[1, 2, 3]], np.int8)
+    >>> gram_matrix(rows.T)
+    array([[14.]])
     """
-    count = len(values)
-    if not _is_int8(bound):
-        return None
-    packed = np.zeros(count * (count + 1) // 2, np.int64)
-    way = chosen(values.size * count)
-    way.gram(values.astype(np.int8, copy=False).T, packed)
-    return way.unpack(packed, count)
+    if rows.dtype != np.int8:
+        real = rows.astype(np.float64, copy=False)
+        with single_threaded_blas():
+            matrix: Floats = real.T @ real
+        return matrix
+    width = rows.shape[1]
+    packed = np.zeros(width * (width + 1) // 2, np.int64)
+    way = chosen(rows.size * width)
+    way.gram(rows, packed)
+    return way.unpack(packed, width)
+
+
+def smaller_gram_matrix(rows: Array) -> Floats:
+    """Return ``rows rows'`` if there are fewer rows than columns, otherwise ``rows' rows``."""
+    return gram_matrix(rows.T if len(rows) < rows.shape[1] else rows)
 
 
 def _is_int8(bound: int) -> bool:

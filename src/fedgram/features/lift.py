@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import erf
 
+from fedgram.core.array_cache import ArrayCache
 from fedgram.core.codec import register
 from fedgram.core.exact import activated_matmul
 from fedgram.core.samples import Array, Features, Floats, Integers, Space
@@ -33,6 +34,8 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "softshrink": lambda t: np.sign(t) * np.maximum(np.abs(t) - 0.5, 0),
 }
 _ENTRIES_AT_A_TIME = 2**22  # bounds the wide intermediate arrays
+MOST_KEPT = 2**28  # bytes of lifted rows
+_rows = ArrayCache(most=MOST_KEPT)  # a run lifts the same samples several times
 
 
 @register("Lift/1")
@@ -80,7 +83,12 @@ class Lift:
         """Return the lifted features."""
         if not self.width:
             return features
-        return features.derived(self.space(features.space), lambda: self._lifted(features))
+        space = self.space(features.space)
+        if features.cache is not None:
+            return features.derived(space, lambda: self._lifted(features))
+        if not space.exact:
+            return self._lifted(features)
+        return Features(_rows(features, space, lambda: self._lifted(features).values), space)
 
     def space(self, inputs: Space) -> Space:
         """Return the feature space of lifted features, for features in the space `inputs`."""

@@ -9,7 +9,7 @@ from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.method import Method
 from fedgram.federation.step import Step, step
-from fedgram.models.linear import lifted
+from fedgram.models.linear import lifted_statistics
 
 SharedResult = TypeVar("SharedResult")
 
@@ -30,7 +30,7 @@ class ClosedForm(Method[SharedResult]):
     @step
     def statistics(self, client: Client, _: None) -> Statistics:
         """Return the Gram matrix and class sums of a client's lifted samples."""
-        return Statistics.of(*lifted(client.samples, self.shared_lift()))
+        return lifted_statistics(client.samples, self.shared_lift())
 
     def statistics_step(self) -> Step[Statistics]:
         """Return `statistics`, whose total can be kept in a ledger."""

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.exact import require_gram
+from fedgram.core.exact import require_gram, smaller_gram_matrix
 from fedgram.core.gcv import Ridge, resolved
 from fedgram.core.samples import Features, Floats, Integers, Labels, Samples, Space
 from fedgram.core.shared import Shared
@@ -16,7 +16,7 @@ from fedgram.core.solve import least_squares, require_ridge
 from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, MismatchError
 from fedgram.features.grid import Grid
-from fedgram.features.lift import Lift
+from fedgram.features.lift import MOST_KEPT, Lift
 from fedgram.runtime import flops
 from fedgram.runtime.threads import single_threaded_blas
 
@@ -53,6 +53,19 @@ def lifted(samples: Samples, lift: Lift) -> tuple[Features, Labels]:
     if lift.width:
         require_gram(lift.width + 1, len(samples.labels.classes))
     return lift(samples.features), samples.labels
+
+
+def lifted_statistics(samples: Samples, lift: Lift) -> Statistics:
+    """Return the statistics of lifted samples; many samples are lifted in batches.
+
+    The lifted rows of a large client are never all in memory, and the bytes are the same.
+    """
+    features, labels = samples.features, samples.labels
+    if len(samples) * lift.width <= MOST_KEPT:
+        return Statistics.of(*lifted(samples, lift))
+    require_gram(lift.width + 1, len(labels.classes))
+    parts = (slice(s, s + _ROWS_AT_A_TIME) for s in range(0, len(samples), _ROWS_AT_A_TIME))
+    return Statistics.over((lift(features.take(part)), labels.take(part)) for part in parts)
 
 
 @codec.register("Linear/1")
@@ -135,7 +148,12 @@ class Linear(Shared):
         lift = lift or Lift()
         features = lift(samples.features)
         unit = features.space.unit
-        stored = least_squares(features.values.astype(np.float64), targets, ridge / unit**2)
+        stored = least_squares(
+            features.values.astype(np.float64),
+            targets,
+            ridge / unit**2,
+            products=smaller_gram_matrix(features.values),
+        )
         return cls(
             weights=stored / unit,
             space=features.space,
