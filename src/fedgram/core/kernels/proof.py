@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedgram.core.kernels.way import MOST_TERMS, Int8, Int64, Way
+from fedgram.core.kernels.way import Int8, Int64, Way
 
 # Terms by columns: registers, quads, panels, cache tiles, slices, and strips of whole products.
 _SHAPES = ((1, 1), (3, 2), (4, 17), (5, 47), (9, 49), (63, 16), (450, 33), (513, 65), (1041, 7))
 _WIDE = ((6, 289), (2, 577))
-_LONGEST = MOST_TERMS + 2  # terms of a sum that 32 bits do not hold
+_LONGEST = 2**31 // 127**2 + 2  # terms of a sum that 32 bits do not hold, on the grid
 
 
 def flaw(way: Way) -> str:
@@ -70,7 +70,7 @@ def _hard() -> Iterator[Int8]:
             127 * generator.choice([-1, 1], terms),
             np.full(terms, -128),  # not on the grid, and exact all the same
         )
-        places = generator.permutation(columns)[: max(1, columns * 3 // 4)]
+        places = generator.permutation(columns)[: -(-columns * 3 // 4)]
         for number, place in enumerate(places):
             matrix[:, place] = patterns[number % len(patterns)]
         yield matrix.astype(np.int8)
