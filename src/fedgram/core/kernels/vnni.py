@@ -97,6 +97,13 @@ class Vnni(Way):
         return sums
 
     def looked_up(self, left: Int8, right: Int8, table: Int8, out: Int8) -> None:
+        """Write looked-up products; the library packs, multiplies and looks up tile by tile.
+
+        Parameters
+        ----------
+        left, right, table, out
+            As of `Way.looked_up`.
+        """
         if left.shape[1] == 0 or out.strides[1] != 1 or not table.flags.c_contiguous:
             super().looked_up(left, right, table, out)
             return
@@ -116,6 +123,13 @@ class Vnni(Way):
             )
 
     def class_sums(self, rows: Int8, codes: Int64, total: Int64) -> None:
+        """Add each row to the total of its class.
+
+        Parameters
+        ----------
+        rows, codes, total
+            As of `Way.class_sums`.
+        """
         rows = rows if rows.strides[1] == 1 else np.ascontiguousarray(rows)
         codes = np.ascontiguousarray(codes, np.int64)
         if len(codes) and not (codes.min() >= 0 and codes.max() < len(total)):

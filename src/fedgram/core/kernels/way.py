@@ -54,7 +54,17 @@ class Way(ABC):
         out[...] = table.take(place, mode="clip")
 
     def class_sums(self, rows: Int8, codes: Int64, total: Int64) -> None:
-        """Add each row to the row of its class code in `total`, (classes, features)."""
+        """Add each row to the total of its class.
+
+        Parameters
+        ----------
+        rows
+            Samples by features.
+        codes
+            Class codes.
+        total
+            Classes by features.
+        """
         onehot = np.zeros((len(rows), len(total)), np.int8)
         onehot[np.arange(len(rows)), codes] = 1
         total += self.product(onehot.T, rows)
