@@ -37,22 +37,22 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="store the result")
     parser.add_argument("--before", help="the folder `src` of an earlier version")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--compare", nargs="*", default=["lift and Gram", "apfl", "auto"])
     parser.add_argument("--child", choices=TASKS, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.child:
         print(seconds_of(given.child))
         return
-    found = compared(given.repeats, given.before)
+    found = compared(given.repeats, given.before, given.compare)
     print(found)
     if given.json:
         print(stored("limit", found))
 
 
-def compared(repeats: int, before: str | None) -> dict[str, Any]:
+def compared(repeats: int, before: str | None, compare: list[str]) -> dict[str, Any]:
     plans = [(task, "now") for task in TASKS]
-    plans += [(task, "blas") for task in ("lift and Gram", "apfl", "auto")]
-    if before:
-        plans += [(task, "before") for task in ("lift and Gram", "apfl", "auto")]
+    kinds = ("blas", "before") if before else ("blas",)
+    plans += [(task, kind) for kind in kinds for task in compare]
     times: dict[str, list[float]] = {f"{task}, {kind}": [] for task, kind in plans}
     for _ in range(repeats):
         for task, kind in plans:
