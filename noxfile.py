@@ -81,6 +81,7 @@ def benchmarks(session: nox.Session) -> None:
     """Check that the benchmarks start."""
     install(session)
     session.run("python", "-m", "benchmarks.core", "--quick")
+    session.run("python", "-m", "benchmarks", "kernel", "--quick")
     session.run("python", "-m", "benchmarks.extract", "--quick")
     session.run("python", "-m", "benchmarks.clients", "--quick")
 

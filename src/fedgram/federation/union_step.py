@@ -25,6 +25,7 @@ from fedgram.errors import ExactnessError
 from fedgram.federation.client import Client
 from fedgram.federation.sites import Union
 from fedgram.federation.step import step
+from fedgram.models.linear import streamed_statistics
 
 Method = TypeVar("Method")
 Rows = tuple[Features, Labels]
@@ -39,7 +40,7 @@ class StatisticsStep:
 
     def __call__(self, client: Client, broadcast: None) -> Statistics:  # noqa: ARG002
         """Return a client's reply."""
-        return Statistics.of(*self._rows(client.samples))
+        return streamed_statistics(client.samples, self._rows)
 
     def total(self, union: Union) -> tuple[Statistics, int]:
         """Return the sum of the replies of all clients of a union, and the sum of their bytes.

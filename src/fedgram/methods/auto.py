@@ -31,7 +31,7 @@ from fedgram.methods._pooling import (
     side_by_side,
     trials,
 )
-from fedgram.models.linear import Classifier, Predictor, lifted, require_lift
+from fedgram.models.linear import Classifier, Predictor, lifted_statistics, require_lift
 from fedgram.selection.candidates import Candidates, Setting, personal, scales
 from fedgram.selection.class_prior import (
     MOST_REPEATS,
@@ -120,7 +120,7 @@ class Auto(ClosedForm[Tuned]):
 
     @step
     def lifted_statistics(self, client: Client, width: int) -> Statistics:
-        return Statistics.of(*lifted(client.samples, Lift(width=width)))
+        return lifted_statistics(client.samples, Lift(width=width))
 
     @step
     def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:
