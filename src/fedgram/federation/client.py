@@ -23,7 +23,7 @@ class Randomness:
 
     Examples
     --------
-    >>> Randomness([0, 7]).generator.integers(100) == Randomness([0, 7]).generator.integers(100)
+    >>> Randomness([0, 7]).generator.random() == Randomness([0, 7]).generator.random()
     True
     """
 

@@ -76,6 +76,7 @@ class Sites(LazySequence[Site]):
     Examples
     --------
     >>> from fedgram.core.samples import Features, Labels, Space
+    >>> from fedgram.core.segments import Segments
     >>> rows = Features(np.array([[1], [2], [3]], dtype=np.int8), Space(width=1, bound=127))
     >>> block = Samples(rows, Labels(np.array([0, 1, 1]), ("no", "yes")))
     >>> nothing = Segments.of(block.take([]), np.array([0, 0]))

@@ -341,6 +341,7 @@ def likeliest_weights(
         Number of terms, before the class prior, that a client solves from its own samples alone. At
         least one of the other terms stays, for clients with few samples or none.
     """
+    start = _rounded(start)
     best = PoolWeights(weights=start, sums=ask(start))
     length, shared = 1.0, len(start) - 1 - own
     for _ in range(exchanges - 1):
@@ -372,7 +373,7 @@ def _pruned(ask: Callable[[Floats], PoolSums], best: PoolWeights, shared: int) -
         moved = best.weights.copy()
         # The minimizer of the others, to second order, with this weight fixed at zero.
         moved[used] -= inverse[:, worst] / inverse[worst, worst] * best.weights[used[worst]]
-        moved = np.maximum(0.0, moved)
+        moved = _rounded(np.maximum(0.0, moved))
         moved[used[worst]] = 0.0
         if not moved[:shared].any():
             return best
@@ -391,7 +392,12 @@ def _stepped(at: PoolWeights, length: float, shared: int) -> tuple[Floats, float
     while at.weights[:shared].any() and not tried[:shared].any():
         length /= 2
         tried = np.maximum(0.0, at.weights + length * move)
-    return tried, length
+    return _rounded(tried), length
+
+
+def _rounded(weights: Floats) -> Floats:
+    """Return weights of six digits: with other BLAS kernels the last bits of a step differ."""
+    return np.array([float(f"{weight:.6g}") for weight in weights])
 
 
 def _newton_move(at: PoolWeights) -> Floats:

@@ -272,9 +272,9 @@ def test_the_total_of_a_secure_sum_is_checked_although_its_parts_are_not_seen(tm
     with Ledger.create(tmp_path / "ledger") as ledger:
         kept = Contributions(ledger, {})
         with pytest.raises(DataError, match="c0, c1, c2, c3, c4: at least one site"):
-            kept.join_cohort(names, sum([STATISTICS] * 4) + bad)
+            kept.join_cohort(names, sum([STATISTICS] * 4) + bad, run="1")
         assert not ledger.members
-        kept.join_cohort(names, sum([STATISTICS] * 5))
+        kept.join_cohort(names, sum([STATISTICS] * 5), run="1")
         assert kept.names == names
 
 
