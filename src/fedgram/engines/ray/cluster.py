@@ -55,7 +55,7 @@ class Cluster:
             self._ray.init(address=self._address, **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"engine.address = {self._address!r}: no Ray cluster answers there "
+                f"Ray address {self._address!r}: no Ray cluster answers there "
                 f"({' '.join(str(error).split())[:200]}); start one with 'ray start --head', "
                 f"or use {LOCAL!r}"
             ) from error

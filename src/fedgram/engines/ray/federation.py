@@ -35,7 +35,7 @@ _UNSENT = ("method", "keep")  # fields of a ScoreTask that a worker has itself
 class RayFederation(InProcess):
     """A federation whose clients live in Ray workers.
 
-    The sites are dealt to workers so that each has about as many samples. A worker runs the steps
+    Every worker has some of the sites, with about equally many samples. A worker runs the steps
     of its clients and returns their partial sum. Sums on the grid are integers, so totals, digests
     and recorded bytes equal those of `InProcess` for any number of workers. Values whose sums are
     not exact (``grid = "off"``) are returned one by one and added in the order of the clients'

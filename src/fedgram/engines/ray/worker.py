@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,10 +96,6 @@ class ShardWorker:
         self._method = create_method(method, settings)
         self._seed = seed
         self._models_sent: set[str] = set()
-
-    def pid(self) -> int:
-        """Return the number of this process."""
-        return os.getpid()
 
     def states(self) -> Encoded:
         """Return the states of all clients that have one."""
