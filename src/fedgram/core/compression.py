@@ -56,7 +56,7 @@ def expand(content: bytes, *, most: int | None = None, origin: str = "message") 
             raise DataError(f"{origin}: expands to {size} bytes; the limit is {most}")
         expanded = zstandard.ZstdDecompressor().decompress(content, read_across_frames=False)
     except zstandard.ZstdError as error:
-        raise DataError(f"{origin}: damaged compressed content ({error})") from error
+        raise DataError(f"{origin}: damaged or foreign content, compressed ({error})") from error
     return expanded
 
 
