@@ -131,7 +131,17 @@ def _read_npz(path: Path) -> dict[str, Array]:
 def read_entries(
     path: Path, archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo]
 ) -> dict[str, Array]:
-    """Return arrays of an archive, after a check that there is memory for them."""
+    """Return arrays of an archive, after a check that there is memory for them.
+
+    Parameters
+    ----------
+    path
+        Path of the archive, for errors.
+    archive
+        The archive.
+    entries
+        The entries to read, by the names of their arrays.
+    """
     whole = sum(entry.file_size for entry in entries.values())
     memory.require(whole, str(path), "use fewer samples")
     return {name: _array(archive, entry) for name, entry in entries.items()}
