@@ -59,14 +59,14 @@ def vision(session: nox.Session) -> None:
 def flower(session: nox.Session) -> None:
     """Test a federation of real processes, carried by Flower."""
     install(session, "dev,flower,simulation")
-    session.run("pytest", "-q", "-m", "flower", "tests")
+    session.run("pytest", "-q", "--dist", "loadgroup", "-m", "flower", "tests")
 
 
 @nox.session
 def ray(session: nox.Session) -> None:
     """Test clients and studies on a Ray cluster of this machine."""
     install(session, "dev,ray")
-    session.run("pytest", "-q", "-m", "ray", "tests/engines/ray")
+    session.run("pytest", "-q", "-n", "0", "-m", "ray", "tests/engines/ray")
 
 
 @nox.session
@@ -80,7 +80,7 @@ def wide(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Test sites, servers and disks that fail, Flower's processes among them."""
     install(session, "dev,flower,simulation")
-    session.run("pytest", "-q", "-m", "faults", "tests")
+    session.run("pytest", "-q", "--dist", "loadgroup", "-m", "faults", "tests")
 
 
 @nox.session
@@ -88,7 +88,9 @@ def benchmarks(session: nox.Session) -> None:
     """Check that the benchmarks start."""
     install(session)
     session.run("python", "-m", "benchmarks.core", "--quick")
+    session.run("python", "-m", "benchmarks", "kernel", "--quick")
     session.run("python", "-m", "benchmarks.extract", "--quick")
+    session.run("python", "-m", "benchmarks.clients", "--quick")
 
 
 @nox.session(venv_backend="none")

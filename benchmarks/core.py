@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fedgram import Features, Labels, Space, Statistics
-from fedgram.core.exact import Accumulator, blocks
+from fedgram.core.exact import Accumulator
+from fedgram.core.kernels.blas import blocks
 from fedgram.core.solve import least_squares, ridge_solve, unpack_symmetric
 
 UNIT = 6 / 127

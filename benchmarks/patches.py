@@ -58,15 +58,15 @@ def images(maps: MapShape, count: int) -> np.ndarray:
 def speed_line(layer: Conv, maps: MapShape, *, repeats: int, side: int) -> str:
     count, width = batch_size(layer, maps), layer.fan_in(maps) + 1
     values = images(maps, count)
-    block = patches(values, layer, maps, CONSTANT, np.float32)
+    block = patches(values, layer, maps, CONSTANT, np.int8)
     total = Accumulator(width, 0, BOUND)
     square = np.ones((side, side), np.float32)
     shares, copies = [], []
     for _ in range(repeats):
         gemm = 2 * side**3 / timed(lambda: block_matmul(square, square))
-        gram = timed(lambda: total.add_block(block))
+        gram = timed(lambda: total.add_rows(block))
         shares.append(2 * block.size * width / gram / gemm)
-        copies.append(timed(lambda: patches(values, layer, maps, CONSTANT, np.float32)) / gram)
+        copies.append(timed(lambda: patches(values, layer, maps, CONSTANT, np.int8)) / gram)
     share = np.median(shares)
     goal = f"  (goal >= {GOAL})" if width > FROM_WIDTH else ""
     return (

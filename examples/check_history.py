@@ -1,8 +1,10 @@
 """Check a fedgram history, and certificates of deletion, without fedgram.
 
-usage: python check_history.py FINGERPRINT HISTORY.json [CERTIFICATE.json ...]
+usage: python check_history.py FINGERPRINT[,NEW ...] HISTORY.json [CERTIFICATE.json ...]
 
-FINGERPRINT is that of the operator's first key, as an auditor wrote it down. HISTORY.json is the
+FINGERPRINT is that of the operator's first key, as an auditor wrote it down. NEW is that of a key
+that replaced a lost one: the operator must confirm it, because the lost key has not signed it.
+HISTORY.json is the
 file of `fedgram ledger export`. The format is described in docs/history-format.md. Compare the
 printed id of the ledger too: one key may sign the histories of several ledgers.
 """
@@ -39,7 +41,7 @@ def check_history(fingerprint, history):
     last, link, key = None, "", ""
     for number, event in enumerate(history["events"], start=len(history["earlier"]) + 1):
         try:
-            link, key = check_event(event, last, link, key, fingerprint.lower())
+            link, key = check_event(event, last, link, key, fingerprint.lower().split(","))
         except Exception as error:
             raise ValueError(f"event {number}: {reason(error)}") from error
         last = event["body"]
@@ -51,7 +53,7 @@ def check_history(fingerprint, history):
     return {event["body"]["number"]: event for event in history["events"]}
 
 
-def check_event(event, last, link, key, fingerprint):
+def check_event(event, last, link, key, fingerprints):
     body = event["body"]
     signed = b"fedgram history\n" + canonical(body)
     if last:
@@ -59,9 +61,12 @@ def check_event(event, last, link, key, fingerprint):
         require(body["before"] == last["after"], "the totals are not in sequence")
         require(body["ledger"] == last["ledger"], "of another ledger")
     require(body["previous"] == link, "the chain is broken")
-    if not key and body["key"]:  # the first key signs the event that names it
+    lost = body["what"] == "lost-key"
+    if lost or (not key and body["key"]):  # this key signs the event that names it
+        found = sha256(bytes.fromhex(body["key"]))
+        require(key or found == fingerprints[0], "another first key")
+        require(not key or found in fingerprints[1:], f"a key that nobody has confirmed: {found}")
         key = body["key"]
-        require(sha256(bytes.fromhex(key)) == fingerprint, "another first key")
     if key:
         public, signature = bytes.fromhex(key), bytes.fromhex(event["signature"])
         require(body["signer"] == sha256(public), "signed by another key")

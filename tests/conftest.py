@@ -1,13 +1,21 @@
 """How tests are run: threads, workers, numbers of examples; and data that many of them use."""
 
 import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 # One BLAS thread, also in the processes that tests start, because workers share the cores. Tests
 # about threads set their own number; their idle threads sleep at once instead of spinning. Both
 # variables are read when numpy is imported.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["OPENBLAS_THREAD_TIMEOUT"] = "4"
+
+# Bytecode is kept, also where the environment says otherwise: dozens of tests start processes, and
+# each of them would compile the package again.
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
 import numpy as np
 import pytest
@@ -20,8 +28,19 @@ from fedgram import Dataset, Grid, Labels, Lift, Samples, Site
 # A plugin, which changes the process that imports it.
 collect_ignore = ["torchvision_ops.py"]
 
+# The power does not fail in tests: to wait for the disk would only take time.
+os.fsync = lambda descriptor: None
+
 # Where numpy was imported earlier, by a plugin, the variable came too late.
 threadpool_limits(1, user_api="blas")
+sys.dont_write_bytecode = False
+
+# Tests write thousands of small files: into memory, where there is room for all of them.
+MEMORY, ROOM = Path("/dev/shm"), 4 << 30
+roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM
+if roomy and "TMPDIR" not in os.environ:
+    os.environ["TMPDIR"] = str(MEMORY)
+    tempfile.tempdir = None  # it is found again, by the variable
 
 # How many examples are drawn, by HYPOTHESIS_PROFILE. A failure is found again by the same command,
 # except at night, when examples are new each time.

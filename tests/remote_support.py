@@ -101,7 +101,7 @@ def offices(config: Config, folder: Path) -> dict[int, SiteEndpoint]:
 
 
 def members(config: Config) -> list[Site]:
-    return federate(load_dataset(config.data.source), config.data, config.grid).members
+    return list(federate(load_dataset(config.data.source), config.data, config.grid).members)
 
 
 def office_of(site: Site, config: Config, folder: Path, **changed: object) -> SiteEndpoint:

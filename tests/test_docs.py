@@ -147,6 +147,13 @@ def test_the_page_of_results_is_made_of_the_stored_runs(tmp_path):
     assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "results.md").read_text("utf-8")
 
 
+def test_the_page_of_scale_is_made_of_the_stored_results(tmp_path):
+    page = tmp_path / "scale.md"
+    command = [sys.executable, "-m", "benchmarks.clients", "--render", str(page)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "scale.md").read_text("utf-8")
+
+
 def test_every_setting_is_documented():
     from fedgram.experiments.config import read
 

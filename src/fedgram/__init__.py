@@ -88,9 +88,9 @@ __all__ = [  # a test compares it with the names above
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from fedgram.runtime.version import own_version
 
-        return version("fedgram")
+        return own_version()
     if name not in _HOME:
         raise AttributeError(f"module 'fedgram' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)

@@ -134,7 +134,7 @@ PLANTED = {
     "peeks at test data in the sites of the federation": (
         """
         def fit(self, federation):
-            sites = getattr(federation, "_engine", federation)._sites.values()
+            sites = getattr(federation, "_engine", federation)._sites
             codes = np.concatenate([site.test.labels.codes for site in sites])
             (shared,) = super().fit(federation)
             yield replace(shared, weights=shared.weights + np.mean(codes))
@@ -161,7 +161,10 @@ PLANTED = {
     "prefers the client that was listed first": (
         """
         def fit(self, federation):
-            first = next(iter(getattr(federation, "_engine", federation)._sites))
+            frame, first = sys._getframe(), "c0"
+            while frame := frame.f_back:
+                if hasattr(frame.f_locals.get("sites"), "members"):
+                    first = frame.f_locals["sites"].members[0].id
             (shared,) = super().fit(federation)
             yield replace(shared, weights=shared.weights * (1 + (first == "c0")))
         """,

@@ -40,8 +40,9 @@ def made(*arguments):
 
 
 def contents():
-    """Return the bytes of every file here and below."""
-    return {str(path): path.read_bytes() for path in sorted(Path().rglob("*")) if path.is_file()}
+    """Return the bytes of every file here and below, without the bytecode of methods in files."""
+    found = (path for path in sorted(Path().rglob("*")) if path.is_file())
+    return {str(path): path.read_bytes() for path in found if path.suffix != ".pyc"}
 
 
 def one_line(stderr, *words):

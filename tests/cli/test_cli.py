@@ -78,6 +78,7 @@ def table(output):
 # run
 
 
+@pytest.mark.wide
 def test_without_arguments_a_table_of_the_default_methods_fits_80_columns():
     done = process("run")
     assert done.returncode == 0
@@ -312,7 +313,10 @@ for arguments in {commands!r}:
 """
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedpcl", "fed3r"])
+@pytest.mark.parametrize(
+    "name",
+    ["fedavg", *(pytest.param(name, marks=pytest.mark.wide) for name in ("fedpcl", "fed3r"))],
+)
 def test_trained_models_are_read_by_a_process_that_trained_none(tmp_path, name):
     options = ("-s", "method.fed3r.only_local_labels=true") if name == "fed3r" else ()
     done = cli("run", "-m", name, *SMALL, *FEW_ROUNDS, *options, "--out", tmp_path)

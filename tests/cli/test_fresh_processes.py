@@ -15,7 +15,7 @@ STORED = Path(__file__).parents[1] / "stored"
 DATA, OWN = STORED / "data.npz", STORED / "north.npz"
 SHORT = ("rounds=1", "epochs=1", "rate=0.1", "blocks=1", "width=8", "exchanges=2")
 # Of different families: what they share is of other types. Every other method is marked wide.
-FAMILIES = ("afl", "auto", "fedavg", "fedacnnl")
+FAMILIES = ("auto", "fedavg")
 SHARES_NOTHING = {"local"}
 # What they share is a network without a head: heads are the clients' own.
 SHARES_NO_PREDICTOR = {"fedas", "fedpcl", "fedrep", "local"}
@@ -58,7 +58,6 @@ def families(tmp_path_factory):
     return folder
 
 
-@pytest.mark.xdist_group("fresh")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_process_personalizes_and_another_predicts(families, tmp_path, name):
     require_used(families, name, tmp_path / "m.safetensors")

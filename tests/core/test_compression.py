@@ -37,6 +37,11 @@ def test_a_message_that_would_expand_far_is_refused_before_it_is_expanded():
         expand(silent)
 
 
+def test_short_messages_are_sent_as_they_are():
+    assert compress(b"ab" * 500) == b"ab" * 500
+    assert len(compress(bytes(range(64)) * 20)) < 1024 < 64 * 20
+
+
 def test_what_compresses_too_well_is_sent_as_it_is():
     zeros = codec.encode(np.zeros(100_000))
     assert compress(zeros) == zeros

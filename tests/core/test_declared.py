@@ -31,6 +31,7 @@ from fedgram.methods._pooling import Judged
 from fedgram.methods.scaffold import Corrected
 from fedgram.models.linear import Linear
 from fedgram.selection.class_prior import PriorEvidence, prior_evidence
+from fedgram.selection.class_sums import ClassSums
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.pool import LikelihoodSums, PoolSums
 from fedgram.softmax.arithmetic import SoftmaxGrid
@@ -52,6 +53,7 @@ QUERY = SoftmaxQuery(
 
 HONEST = {
     Statistics: SUMS,
+    ClassSums: ClassSums.of(ROWS, LABELS),
     Tally: TALLY,
     Weighted: WEIGHTED,
     Quadratic: Quadratic.of(np.eye(5), np.ones((5, 3)), 20, SPACE, CLASSES),
@@ -116,6 +118,33 @@ def test_honest_values_are_valid_and_so_is_zero(kind):
     HONEST[kind].validate(sites=1000)
     if kind not in (Tally, ScoreSums):  # the scores of one client, which exists
         kind.zero().validate()
+
+
+def repeated(value):
+    """Return the sums of the same samples, each repeated a million times."""
+    many = {
+        name: repeated(part) if isinstance(part, Additive) else part * 10**6
+        for name in value.summed_fields()
+        for part in [getattr(value, name)]
+    }
+    return replace(value, **many)
+
+
+# Without a number of samples, of test samples, and of one site.
+UNCOUNTED = (DataSchema, Tally, ClassProfiles)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HONEST if kind not in UNCOUNTED])
+def test_a_value_of_a_million_samples_claims_so(kind):
+    honest, many = HONEST[kind], repeated(HONEST[kind])
+    assert max(honest.claimed_samples(), honest.claimed_weight()) <= len(LABELS)
+    assert max(many.claimed_samples(), many.claimed_weight()) > 1000 * len(LABELS)
+
+
+def test_a_site_is_one_member_of_one_group_and_one_client_of_the_prior():
+    for kind in (ClassProfiles, PriorEvidence, Tally):
+        with pytest.raises(DataError):
+            repeated(HONEST[kind]).validate()
 
 
 def others(value):

@@ -9,16 +9,9 @@ from hypothesis import strategies as st
 from scipy.linalg import blas
 
 from fedgram import Features, Labels, Space, Statistics
-from fedgram.core import exact
-from fedgram.core.exact import (
-    EXACT_UP_TO,
-    FLOAT32,
-    FLOAT64,
-    Accumulator,
-    block_dtype,
-    blocks,
-    exact_matmul,
-)
+from fedgram.core.exact import Accumulator, exact_matmul
+from fedgram.core.kernels import blas as floats
+from fedgram.core.kernels.blas import EXACT_UP_TO, FLOAT32, FLOAT64, block_dtype, blocks
 from fedgram.errors import ExactnessError, FedgramError
 from fedgram.runtime import flops
 
@@ -32,6 +25,11 @@ def upper(matrix):
 def whole_numbers(values):
     """The Gram matrix in int64, which is exact for all data here."""
     return upper(values.astype(np.int64).T @ values.astype(np.int64))
+
+
+@pytest.fixture(params=["", "blas"], ids=["best way", "blas"])
+def way(request, monkeypatch):
+    monkeypatch.setenv("FEDGRAM_KERNEL", request.param)
 
 
 def accumulated(values, bound):
@@ -65,19 +63,19 @@ KINDS = ["largest", "smallest", "signs", "odd", "sparse", "any"]
 
 @pytest.mark.parametrize("bound", BOUNDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_gram_equals_int64_on_hard_data(kind, bound):
+def test_gram_equals_int64_on_hard_data(way, kind, bound):
     values = hard(kind, 4321, bound)
     assert np.array_equal(accumulated(values, bound), whole_numbers(values))
 
 
 @pytest.mark.parametrize("rows", [1, 1039, 1040, 1041, 2080, 2081])
-def test_gram_equals_int64_at_the_limit_of_a_block(rows):
+def test_gram_equals_int64_at_the_limit_of_a_block(way, rows):
     values = hard("largest", rows, 127)
     assert 1040 * 127**2 <= 2**24 < 1041 * 127**2
     assert np.array_equal(accumulated(values, 127), whole_numbers(values))
 
 
-def test_a_column_of_exactly_the_limit_is_one_exact_block():
+def test_a_column_of_exactly_the_limit_is_one_exact_block(way):
     values = np.full((4096, 3), 64, np.int8)  # 4096 x 64 x 64 = 2^24
     values[:, 1] *= -1
     assert len(list(blocks(values, 64, FLOAT32))) == 1
@@ -104,13 +102,13 @@ def test_blocks_are_long_where_data_are_small():
 
 
 def test_blocks_are_bounded_in_memory(monkeypatch):
-    monkeypatch.setattr(exact, "MOST_BLOCK_ENTRIES", 300)
+    monkeypatch.setattr(floats, "MOST_BLOCK_ENTRIES", 300)
     values = hard("any", 1000, 1, width=3)
     cut = list(blocks(values, 1, FLOAT32))
     assert max(block.size for block in cut) <= 300
     assert np.array_equal(accumulated(values, 1), whole_numbers(values))
-    floats = list(blocks(np.ones((1000, 3)), 0, FLOAT64))
-    assert max(block.size for block in floats) <= 300
+    real = list(blocks(np.ones((1000, 3)), 0, FLOAT64))
+    assert max(block.size for block in real) <= 300
 
 
 def test_small_features_use_float32_and_large_ones_float64():
@@ -127,12 +125,13 @@ def test_the_rule_is_sharp():
 
 
 def test_a_looser_rule_would_be_noticed(monkeypatch):
+    monkeypatch.setenv("FEDGRAM_KERNEL", "blas")
     monkeypatch.setitem(EXACT_UP_TO, FLOAT32, int(1.03 * 2**24))
     values = hard("largest", 1061, 127)
     assert not np.array_equal(accumulated(values, 127), whole_numbers(values))
 
 
-def test_moments_are_class_sums():
+def test_moments_are_class_sums(way):
     values = hard("signs", 3000, 127)
     codes = np.arange(3000) % 3
     total = Accumulator(5, 3, 127)
@@ -141,7 +140,7 @@ def test_moments_are_class_sums():
     assert np.array_equal(total.take()[1], np.transpose(sums))
 
 
-def test_values_beyond_their_bound_are_refused_or_exact():
+def test_values_beyond_their_bound_are_refused_or_exact(way):
     values = np.full((1039, 1), -128, np.int8)  # one step beyond, in a block of an odd sum
     values[0] = -127
     try:
@@ -194,39 +193,39 @@ REDUCED = {
 @pytest.mark.parametrize("gram", REDUCED.values(), ids=REDUCED)
 def test_the_self_test_refuses_reduced_precision(gram, dtype):
     with pytest.raises(ExactnessError, match="reduced-precision"):
-        exact.check(gram, dtype)
+        floats.check(gram, dtype)
 
 
 def test_the_self_test_of_float64_refuses_float32():
     with pytest.raises(ExactnessError, match="float64"):
-        exact.check(one_by_one(np.float32), FLOAT64)
+        floats.check(one_by_one(np.float32), FLOAT64)
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
 def test_the_self_test_accepts_this_machine_and_plain_loops(dtype):
-    exact.self_test(dtype)
-    exact.check(one_by_one(dtype), dtype)
+    floats.self_test(dtype)
+    floats.check(one_by_one(dtype), dtype)
 
 
 def test_the_self_test_is_nobodys_work():
-    exact.self_test.cache_clear()
+    floats.self_test.cache_clear()
     before = flops.total()
-    exact.self_test(FLOAT32)
+    floats.self_test(FLOAT32)
     assert flops.total() == before
 
 
 @pytest.fixture
 def tf32(monkeypatch):
     """A BLAS that rounds what it multiplies to eleven bits, as TF32 units do."""
-    plain = exact.block_matmul
+    plain = floats.gemm
     monkeypatch.setattr(
-        exact,
-        "block_matmul",
+        floats,
+        "gemm",
         lambda a, b: plain(rounded(a, 11).astype(a.dtype), rounded(b, 11).astype(b.dtype)),
     )
-    exact.self_test.cache_clear()
+    floats.self_test.cache_clear()
     yield
-    exact.self_test.cache_clear()
+    floats.self_test.cache_clear()
 
 
 def test_a_lift_of_wide_integers_is_exact_or_refused_under_tf32(tf32):

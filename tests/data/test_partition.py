@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedgram.data import partition as partitions
 from fedgram.data.dataset import TEST, TRAIN, VALID, Dataset
 from fedgram.data.partition import fixed_split
 from fedgram.data.partition import partition as partitioned
@@ -638,3 +639,51 @@ def test_an_unknown_partition_is_refused_with_the_nearest():
 def test_a_plan_that_cannot_be_carried_out_is_refused_by_name(wrong):
     with pytest.raises(ConfigError, match=rf"data\.{next(iter(wrong))} = "):
         PartitionPlan(**wrong)
+
+
+# Slow references of what is done for all clients at once
+
+
+def moved_one_by_one(owner, turn, clients, minimum):
+    """Take the first sample of the largest client, again and again."""
+    owner = owner.copy()
+    sizes = np.bincount(owner, minlength=clients)
+    for poor in np.flatnonzero(sizes < minimum):
+        while sizes[poor] < minimum:
+            rich = int(sizes.argmax())
+            owner[turn[np.flatnonzero(owner[turn] == rich)[0]]] = poor
+            sizes[rich] -= 1
+            sizes[poor] += 1
+    return owner
+
+
+@given(
+    owner=st.lists(st.integers(0, 5), min_size=18, max_size=40),
+    minimum=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_samples_are_moved_as_one_by_one(owner, minimum, seed):
+    plan = PartitionPlan(clients=6, minimum=minimum, seed=seed)
+    found, train = np.array(owner), np.arange(len(owner))
+    turn = train if minimum == 1 else partitions._rng(plan, "minimum").permutation(train)
+    wanted = moved_one_by_one(found, turn, 6, minimum)
+    partitions._ensure_minimum(found, train, 6, plan)
+    assert found.tolist() == wanted.tolist()
+
+
+@given(
+    groups=st.lists(st.integers(0, 2), min_size=1, max_size=30),
+    clients=st.integers(1, 7),
+    seed=st.integers(0, 99),
+)
+def test_samples_are_assigned_as_client_by_client(groups, clients, seed):
+    codes = np.array(groups)
+    shares = np.random.default_rng(seed).dirichlet(np.full(clients, 0.3), 3)
+    found = partitions._assigned(codes, shares, *map(np.random.default_rng, (seed, seed + 1)))
+    rng, order = map(np.random.default_rng, (seed, seed + 1))
+    for group, row in enumerate(shares):
+        turn = order.permutation(clients)
+        members = rng.permutation(np.flatnonzero(codes == group))
+        ends = np.rint(np.cumsum(row[turn]) * len(members)).astype(int)[:-1]
+        for client, part in zip(turn, np.split(members, ends), strict=True):
+            assert (found[part] == client).all()

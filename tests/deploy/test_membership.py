@@ -177,6 +177,21 @@ def test_forgetting_cleans_the_database_of_flower_or_says_that_it_is_in_use(tmp_
     assert not (server / f"{DATABASE}-wal").exists()
 
 
+def test_a_database_that_was_in_use_is_reported_although_no_message_is_found(tmp_path):
+    """Bytes without the header of a message are not found by searching."""
+    served(tmp_path, "afl")
+    server, membership = tmp_path / "server", Membership(folder=tmp_path / "server")
+    db = flower_database(server / DATABASE, b"a part of a message of c1")
+    membership.forget("c1")
+    assert membership.residue() == []
+    refused = command("verify", tmp_path)
+    assert refused.exit_code == LedgerError.exit_code
+    assert "in use when a site was forgotten" in refused.stderr
+    db.close()
+    assert clean(server / DATABASE)  # at the next start of the server
+    assert command("verify", tmp_path).exit_code == 0
+
+
 def test_a_site_that_was_forgotten_and_tries_to_connect_is_no_residue(tmp_path):
     _, config, carrier, _ = served(tmp_path, "afl")
     membership = Membership(folder=tmp_path / "server")
@@ -341,14 +356,78 @@ def test_an_old_withdrawal_is_refused_after_the_site_joined_again_with_more_samp
     for signature in (withdrawal.signature, malleated(withdrawal.signature)):
         codec.save(old, dataclasses.replace(withdrawal, signature=signature))
         refused = command("accept", project.folder, old)
-        assert refused.exit_code == LedgerError.exit_code
-        assert "this withdrawal was subtracted already" in refused.output
+        assert refused.exit_code == PrivacyError.exit_code
+        assert "is from an earlier sum" in refused.output
     with ledger_of(project.server) as ledger:
         assert ledger.total.digest() == total
     assert command("withdraw", site.folder, "-m", "afl", "-o", new).exit_code == 0
     assert codec.load(new).statistics.count > withdrawal.statistics.count
     accepted = command("accept", project.folder, new)
     assert accepted.exit_code == 0, accepted.output
+
+
+def test_of_two_withdrawals_of_one_content_the_second_is_not_kept_for_later(
+    tmp_path, secure_project
+):
+    """Else the server could take the site out again after it has joined with the same samples."""
+    project, one, two = secure_project, tmp_path / "one", tmp_path / "two"
+    site = project.site("west")
+    for file in (one, two):
+        assert command("withdraw", site.folder, "-m", "afl", "-o", file).exit_code == 0
+    assert codec.load(one).statistics == codec.load(two).statistics
+    assert codec.load(one).signature != codec.load(two).signature
+    assert command("accept", project.folder, one).exit_code == 0
+    assert command("accept", project.folder, two).exit_code == LedgerError.exit_code
+    assert command("admit", project.folder, "west").exit_code == 0
+    run(project)
+    refused = command("accept", project.folder, two)
+    assert refused.exit_code == PrivacyError.exit_code
+    assert "is from an earlier sum" in refused.output
+    assert command("withdraw", site.folder, "-m", "afl", "-o", two).exit_code == 0
+    run(project)  # the same sum again
+    assert command("accept", project.folder, two).exit_code == 0
+
+
+def test_a_signature_of_anything_is_refused_without_a_traceback(tmp_path, secure_project):
+    file = tmp_path / "west.withdrawal"
+    folder = secure_project.site("west").folder
+    assert command("withdraw", folder, "-m", "afl", "-o", file).exit_code == 0
+    for signature in ("", "zz", "00" * 96):
+        codec.save(file, dataclasses.replace(codec.load(file), signature=signature))
+        refused = command("accept", secure_project.folder, file)
+        assert refused.exit_code == PrivacyError.exit_code
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_site_of_an_earlier_sum_only_can_be_forgotten_by_name(secure_project, kept):
+    project = secure_project
+    with ledger_of(project.server) as ledger:
+        first = codec.encode(ledger.total)[-2000:-1900]
+    settings = project.server / "federation.toml"
+    rule = f"keep_replaced = {str(kept).lower()}"
+    settings.write_text(settings.read_text().replace("keep_replaced = false", rule))
+    run(project, without=["west"])
+    with ledger_of(project.server) as ledger:
+        total = ledger.total.digest()
+        path = ledger._file.path
+    assert (first in path.read_bytes()) == kept
+    forgotten = command("forget", project.folder, "west")
+    assert forgotten.exit_code == 0, forgotten.output
+    certificate = json.loads(forgotten.stdout)
+    assert certificate["total_digest"] == total  # it was without west
+    assert certificate["members"] == ["east", "north", "south"]
+    assert [model["members"] for model in certificate["published_with"]] == [
+        ["east", "north", "south", "west"]
+    ]
+    assert first not in path.read_bytes()
+    (file,) = (project.server / "certificates").iterdir()
+    assert command("verify", project.folder, file).exit_code == 0
+    _, said = run(project)
+    assert any("west was forgotten" in text for text in said)
+    assert command("forget", project.folder, "west").exit_code == LedgerError.exit_code
+    with ledger_of(project.server) as ledger:
+        assert ledger.total.digest() == total
+        ledger.verify()
 
 
 def test_a_withdrawal_that_somebody_else_signed_is_refused(tmp_path, secure_project):

@@ -71,7 +71,8 @@ def test_a_site_shows_what_it_has_answered(project):
     )
     run(project)
     said = command("releases", north).output
-    assert "2 answers that depend on its samples, in 1 runs; 2 secure sums revealed" in said
+    # Two sums, and the delivery.
+    assert "3 answers that depend on its samples, in 1 runs; 2 secure sums revealed" in said
     assert "x north, south, west" in said
     found = json.loads(command("releases", north, "--json").output)
     assert [entry["step"] for entry in found["sums"]] == ["statistics", "score"]

@@ -23,7 +23,7 @@ CLASSES = 5
 ALL_METRICS = ("-s", "metrics.auroc=true", "-s", "metrics.classes=true")
 FEW_ROUNDS = tuple(
     word
-    for setting in ("rounds=2", "pilot=1", "blocks=1", "width=16", "exchanges=1")
+    for setting in ("rounds=2", "pilot=1", "blocks=1", "width=16", "exchanges=1", "directions=1")
     for word in ("-s", f"every.{setting}")
 )
 FOUR = ("local", "afl", "fedhip", "apfl")
@@ -239,11 +239,21 @@ def test_there_are_no_gains_over_what_was_not_run():
     assert who_gains([record("apfl", {"a": 1.0})]) == [{"over_alone": None, "over_shared": None}]
 
 
-def test_gains_of_a_run_are_those_of_its_clients(tmp_path):
-    shown = results("run", "--out", tmp_path, "-s", "data.clients=8")
+LONG = "runs/of-a-folder-with-a-rather-long-name"
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """A folder with a run of the default methods and all metrics, and what the run told."""
+    base = tmp_path_factory.mktemp("told")
+    return base, results("run", "--out", base / LONG, "-s", "data.clients=8", *ALL_METRICS)
+
+
+def test_gains_of_a_run_are_those_of_its_clients(told):
+    base, shown = told
     by_client = {name: {} for name in shown}
     for name, scores in by_client.items():
-        for line in (tmp_path / name / "scores.jsonl").read_text("utf-8").splitlines():
+        for line in (base / LONG / name / "scores.jsonl").read_text("utf-8").splitlines():
             row = json.loads(line)
             if row.get("samples"):
                 scores[row["client"]] = row["correct"] / row["samples"]
@@ -255,11 +265,11 @@ def test_gains_of_a_run_are_those_of_its_clients(tmp_path):
         }
 
 
-def test_a_comparison_tells_the_gains_that_the_run_told(tmp_path):
-    told = results("run", "--out", tmp_path, "-s", "data.clients=8", *ALL_METRICS)
-    compared = results("compare", tmp_path)
-    assert set(told) == set(compared) == {*FOUR, "auto"}
-    for name, result in told.items():
+def test_a_comparison_tells_the_gains_that_the_run_told(told):
+    base, shown = told
+    compared = results("compare", base / LONG)
+    assert set(shown) == set(compared) == {*FOUR, "auto"}
+    for name, result in shown.items():
         for key in ("gains", "auroc", "class_accuracy"):
             assert compared[name][key] == result[key]
 
@@ -314,11 +324,9 @@ def test_no_name_is_wrapped_where_messages_are_large(tmp_path, monkeypatch):
         assert re.search(rf"^ {name}( +[\d.]+){{6}} .*kB", shown, re.MULTILINE)
 
 
-def test_a_comparison_of_all_metrics_fits_80_columns_and_names_every_class(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = "runs/of-a-folder-with-a-rather-long-name"
-    cli("run", *ALL_METRICS, "--out", folder)
-    shown = cli("compare", folder)
+def test_a_comparison_of_all_metrics_fits_80_columns_and_names_every_class(told, monkeypatch):
+    monkeypatch.chdir(told[0])
+    shown = cli("compare", LONG)
     assert columns_of(shown) <= 80
     for name in load_dataset("digits").classes:
         assert re.search(rf"^ {name}( +\d+\.\d){{5}} *$", shown, re.MULTILINE)

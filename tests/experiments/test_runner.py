@@ -187,9 +187,15 @@ def test_nothing_shared_has_no_digest_and_costs_nothing(everybody):
 def test_other_parameters_give_another_shared_digest(everybody):
     found = {
         run(create_method("fedhip", settings), everybody).shared_digest
-        for settings in ({}, {"ridge": 99.0}, {"alpha": 29.0}, {"lift": {"width": 8}})
+        for settings in (
+            {},
+            {"ridge": 99.0, "alpha": 10.0},
+            {"ridge": 100.0, "alpha": 10.0},
+            {"ridge": 99.0, "alpha": 29.0},
+            {"lift": {"width": 8}},
+        )
     }
-    assert len(found) == 4
+    assert len(found) == 5
 
 
 def test_another_grid_gives_another_shared_digest():

@@ -37,15 +37,18 @@ SOLVED = (
     "fed3r",
     "fedacnnl",
     "fedcgs",
-    "fedhip",
+    "fedhip",  # with settings given, below
+    "fedncm",
     "lda",
     "logistic",
     "pfedacnnl",
 )
+# By default these select settings with personal models: then it matters who has which samples.
+GIVEN = {"fedhip": {"alpha": 10.0, "ridge": 100.0}}
 # Of these, those whose clients all have the same model.
-ALIKE = ("afl", "central", "deepafl", "fed3r", "fedacnnl", "fedcgs", "logistic")
+ALIKE = ("afl", "central", "deepafl", "fed3r", "fedacnnl", "fedcgs", "fedncm", "logistic")
 CLOSED_FORM = (*SOLVED, "local")  # or nothing is shared
-NEED_GATHER = {"central"}  # show the server every sample, by definition
+NEED_GATHER = {"central", "fedcof", "lcfed"}  # show the server every sample, mean or model
 OTHERWISE_IN_PRIVATE = {"fedpcl"}  # peers' prototypes are left out there
 WIDE = 512  # below about this width many wrong programs pass
 # One of each way to solve; the others share the code, and are tried by the tests marked wide.
@@ -58,6 +61,11 @@ WIDE_BY_DEFAULT = ("afl", "apfl", "pfedacnnl")
 def short(name, settings=None, *, search=False):
     """A method with few rounds and exchanges."""
     return create_method(name, settings or {}).shortened(search=search)
+
+
+def solved(name, settings=None):
+    """The same with nothing to select: the shared result depends on the total alone."""
+    return short(name, {**GIVEN.get(name, {}), **(settings or {})})
 
 
 @pytest.fixture(autouse=True)
@@ -124,8 +132,9 @@ VARIANTS = varied(METHODS)
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_are_solved_from_totals_as_listed(name):
-    assert laws.stands_on_totals(short(name)) == (name in SOLVED)
-    result = run(short(name), partitioned(clients=3))
+    assert laws.stands_on_totals(solved(name)) == (name in SOLVED)
+    assert laws.stands_on_totals(short(name)) == (name in SOLVED and name not in GIVEN)
+    result = run(solved(name), partitioned(clients=3))
     models = {codec.digest(model) for model in result.models.values()}
     assert (name in SOLVED and len(models) == 1) == (name in ALIKE)
     assert (name in SOLVED or result.shared is None) == (name in CLOSED_FORM)
@@ -148,7 +157,7 @@ def test_every_method_keeps_the_law(law, name, settings):
 @law_by_law(laws.order_of_replies_does_not_matter, laws.rest_may_be_spread_in_any_way)
 @pytest.mark.parametrize(("name", "settings"), varied(CLOSED_FORM))
 def test_every_closed_form_keeps_the_law(law, name, settings):
-    law(short(name, settings))
+    law(solved(name, settings))
 
 
 # As they are, those whose clients have one model are tried below, with the model.
@@ -157,7 +166,7 @@ def test_every_closed_form_keeps_the_law(law, name, settings):
     [each for each in varied(SOLVED) if each.values[0] not in ALIKE or each.values[1]],
 )
 def test_any_partition_gives_the_same_totals(name, settings):
-    laws.any_partition_gives_the_same_totals(short(name, settings))
+    laws.any_partition_gives_the_same_totals(solved(name, settings))
 
 
 # Every method, beyond the public laws
@@ -204,7 +213,7 @@ def test_only_sums_are_needed_unless_said_otherwise(name):
 def test_whoever_solves_fedhip_the_predictions_agree(width):
     everybody, lift = partitioned(clients=5), {"lift": {"width": width}}
     server, client = (
-        run(create_method("fedhip", {"solver": solver, **lift}), everybody)
+        run(solved("fedhip", {"solver": solver, **lift}), everybody)
         for solver in ("server", "client")
     )
     for name, model in server.models.items():
@@ -215,7 +224,7 @@ def test_whoever_solves_fedhip_the_predictions_agree(width):
 def test_a_server_that_solves_sends_heads_and_to_late_clients_the_total():
     everybody = partitioned(clients=4)
     engine = InProcess(everybody.members)
-    *_, shared = create_method("fedhip").fit(engine)
+    *_, shared = solved("fedhip").fit(engine)
     assert {type(part_for(shared, name)).__name__ for name in engine.clients} == {"Linear"}
     assert type(part_for(shared, "a late client")).__name__ == "NormalEquations"
 
@@ -235,7 +244,7 @@ def test_any_partition_gives_the_same_model(name):
 
 @pytest.mark.parametrize("name", mostly_wide(SOLVED))
 def test_any_partition_gives_the_same_digests_in_a_wide_space_with_any_number_of_threads(name):
-    method, found = short(name, wide(name, WIDE)), set()
+    method, found = solved(name, wide(name, WIDE)), set()
     for partition, clients, threads in (("iid", 1, 2), ("dirichlet", 40, 1), ("shards", 4, 2)):
         with threadpool_limits(threads, user_api="blas"):
             result = run(method, partitioned(partition=partition, clients=clients))
@@ -257,15 +266,17 @@ def test_federated_is_central_to_the_byte():
         assert one == other
 
 
-def digests_of_a_process(partition, clients, threads):
-    """Run all methods that are solved from sums in a process of their own, with few blocks."""
+def digests_of_a_process(methods, partition, clients, threads):
+    """Run methods that are solved from sums in a process of their own, with few blocks."""
     chosen = ["-s", f"data.partition={partition}", "-s", f"data.clients={clients}"]
-    for name in ("deepafl", "deepafl-apfl", "deepafl-fedhip"):
+    for name in {"deepafl", "deepafl-apfl", "deepafl-fedhip"} & set(methods):
         chosen += ["-s", f"method.{name}.blocks=1", "-s", f"method.{name}.width=16"]
-    for name in SOLVED:
+    for name in methods:
         chosen += ["-m", name]
         for lift in wide(name, WIDE):
             chosen += ["-s", f"method.{name}.{lift}.width={WIDE}"]
+        for key, value in GIVEN.get(name, {}).items():
+            chosen += ["-s", f"method.{name}.{key}={value}"]
     done = subprocess.run(
         [sys.executable, "-m", "fedgram.cli", "run", "--json", *chosen],
         env={**os.environ, "OPENBLAS_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)},
@@ -281,9 +292,13 @@ def digests_of_a_process(partition, clients, threads):
     }
 
 
-def test_separate_processes_with_other_partitions_and_threads_give_the_same_digests():
-    one, two = digests_of_a_process("iid", 1, 1), digests_of_a_process("dirichlet", 4, 2)
+@pytest.mark.parametrize(
+    "methods", [WIDE_BY_DEFAULT, pytest.param(SOLVED, marks=pytest.mark.wide)], ids=["few", "all"]
+)
+def test_separate_processes_with_other_partitions_and_threads_give_the_same_digests(methods):
+    one = digests_of_a_process(methods, "iid", 1, 1)
+    two = digests_of_a_process(methods, "dirichlet", 4, 2)
     assert one == two
-    assert set(one) == set(SOLVED)
+    assert set(one) == set(methods)
     here = run(create_method("afl", wide("afl", WIDE)), partitioned(partition="shards", clients=9))
     assert one["afl"] == (here.shared_digest, here.model_digest)

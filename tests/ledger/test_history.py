@@ -22,8 +22,16 @@ from fedgram.core import codec
 from fedgram.errors import LedgerError
 from fedgram.ledger import signing, store
 from fedgram.ledger.certificate import Certificate
-from fedgram.ledger.contribution import Contribution, merged
-from fedgram.ledger.history import CommitmentOpening, Entry, check, signed_bytes, total_text
+from fedgram.ledger.contribution import Contribution, merged, random_tag
+from fedgram.ledger.history import (
+    CommitmentOpening,
+    Entry,
+    about_text,
+    check,
+    lost_keys,
+    signed_bytes,
+    total_text,
+)
 from fedgram.ledger.ledger import Ledger
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "check_history.py"
@@ -442,23 +450,27 @@ def confirms(path, text):
     return any(guess.encode() in data for guess in [*guesses, text.split()[0]])
 
 
-@pytest.mark.parametrize("how", ["forget", "replace", "remove"])
-def test_a_guess_of_what_was_erased_cannot_be_confirmed(ledger, path, how):
+@pytest.mark.parametrize(
+    ("how", "tag"),
+    [("forget", ""), ("replace", ""), ("remove", ""), ("remove", random_tag("May"))],
+    ids=["forget", "replace", "remove", "remove, random tag"],
+)
+def test_a_guess_of_what_was_erased_cannot_be_confirmed(ledger, path, how, tag):
     published(ledger, "a")
     total, alone = ledger.total, of(10, "ant", "bee")
     guesses = [total_text(total.digest(), total.count), total_text(alone.digest(), alone.count)]
     assert all(confirms(path, text) for text in (*guesses, "a" * 64))
-    contribution = Contribution(client="north", statistics=alone).id
-    assert contribution.encode() in contents(path)
+    ids = [Contribution(client="north", statistics=alone).id]
+    assert ids[0].encode() in contents(path)
     if how == "forget":
         ledger.forget("north")
     elif how == "replace":
         ledger.replace("north", of(11, "bee"))
     else:
-        ledger.stream("north", -of(10, "ant"))
+        ledger.stream("north", -of(10, "ant"), tag=tag)
+        ids.append(Contribution(client="north", statistics=-of(10, "ant")).id)
     assert not any(confirms(path, text) for text in (*guesses, "a" * 64))
-    seen = contribution.encode() in contents(path)
-    assert seen == (how == "remove")  # it is kept there, to recognize a repeated increment
+    assert not any(each.encode() in contents(path) for each in ids)
     ledger.verify()
     require_valid(ledger.export())
 
@@ -727,3 +739,108 @@ def test_a_kill_during_the_change_of_format_leaves_format_1(old, monkeypatch):
         ledger.verify()
         ledger.leave("north")
         ledger.verify()
+
+
+# A lost key
+
+
+def lose(path, how):
+    """Lose the key in a file, in one of the ways in which keys are lost."""
+    if how == "missing":
+        path.unlink()
+    elif how == "damaged":
+        path.write_text("-----BEGIN PRIVATE KEY-----\nnothing\n")
+    else:
+        path.unlink()
+        signing.HistoryKey.create(path)
+
+
+FORGETTING = {
+    "forget": lambda ledger: ledger.forget("north"),
+    "remove": lambda ledger: ledger.stream("north", -of(10, "ant")),
+    "replace": lambda ledger: ledger.replace("north", of(11, "bee")),
+    "withdraw": lambda ledger: ledger.withdraw(
+        "a", of(10, "ant"), within="north", tag="b", mark="c"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged", "another"])
+@pytest.mark.parametrize("what", FORGETTING)
+def test_a_lost_key_does_not_prevent_forgetting(ledger, path, what, how):
+    first, key = ledger.signed_by, path.with_name(signing.KEY)
+    lose(key, how)
+    with pytest.raises(LedgerError, match="--change FILE --lost"):
+        ledger.leave("south")
+    number = len(ledger.history()) + 1
+    FORGETTING[what](ledger)
+    assert ledger.lost_keys == {number: ledger.signed_by}
+    assert ledger.signed_by != first
+    ledger.verify()
+    history = ledger.export()
+    with pytest.raises(ValueError, match="a key that nobody has confirmed"):
+        auditor.check_history(first, history)
+    auditor.check_history(f"{first},{ledger.signed_by}", history)
+    if what == "forget":
+        (certificate,) = ledger.certificates("north")
+        events = auditor.check_history(f"{first},{ledger.signed_by}", history)
+        auditor.check_certificate(events, certificate.to_dict())
+    ledger.join("east", of(30, "dog"))  # the new key signs on
+    assert ledger.lost_keys == {number: ledger.signed_by}
+    ledger.verify()
+
+
+def test_a_key_that_is_there_is_not_replaced(ledger):
+    first = ledger.signed_by
+    ledger.forget("north")
+    assert (ledger.signed_by, ledger.lost_keys) == (first, {})
+
+
+def test_where_the_file_of_the_key_cannot_be_written_the_new_one_is_beside_the_ledger(tmp_path):
+    with Ledger.create(tmp_path / "l", key=tmp_path / "stick" / "k") as ledger:
+        ledger.join("north", of(10, "ant"))
+        (tmp_path / "stick" / "k").unlink()
+        (tmp_path / "stick").rmdir()
+        (tmp_path / "stick").write_text("no folder")
+        ledger.forget("north")
+        assert ledger.lost_keys == {3: ledger.signed_by}
+        assert (tmp_path / "history-3.key").is_file()
+        ledger.verify()
+
+
+def test_an_operator_begins_a_new_key_by_hand(ledger, path, tmp_path):
+    path.with_name(signing.KEY).unlink()
+    found = ledger.change_key(tmp_path / "new", lost=True)
+    assert [*ledger.lost_keys.values()] == [found]
+    ledger.leave("south")
+    ledger.verify()
+
+
+def test_a_lost_key_that_somebody_made_up_is_reported_and_names_a_key(ledger, tmp_path):
+    """Who has no key can write such an event: the auditor asks for the new fingerprint."""
+    history = ledger.export()
+    last = history["events"][-1]["body"]
+    stolen = signing.HistoryKey.create(tmp_path / "other")
+    for public in (stolen.public, ""):
+        body = {
+            **last,
+            "number": last["number"] + 1,
+            "what": "lost-key",
+            "before": last["after"],
+            "key": public,
+            "signer": signing.fingerprint(public),
+            "previous": Entry.read(history["events"][-1]).digest,
+            "about": CommitmentOpening(salt="00" * 32, text=about_text(None, {})).commitment,
+        }
+        signature = stolen.sign(signed_bytes(body)) if public else ""
+        forged = Entry(body=body, signature=signature, samples=None, detail={}, salt="00" * 32)
+        entries = [*map(Entry.read, history["events"]), forged]
+        if public:
+            assert check(entries, {}) == public
+            assert lost_keys(entries) == {body["number"]: signing.fingerprint(public)}
+        else:
+            with pytest.raises(LedgerError, match="names no key"):
+                check(entries, {})
+        altered = {**history, "events": [*history["events"], forged.to_dict()]}
+        with pytest.raises(ValueError, match="a key that nobody has confirmed"):
+            auditor.check_history(ledger.signed_by, altered)

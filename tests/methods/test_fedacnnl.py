@@ -43,8 +43,10 @@ def fedacnnl(settings, **plan):
     "settings",
     [
         {"filters": "principal", "scaling": "whitened", "cells": 3},
-        {"filters": "position", "scaling": "length", "cells": 0},
-        {"filters": "backward", "scaling": "rms"},
+        pytest.param(
+            {"filters": "position", "scaling": "length", "cells": 0}, marks=pytest.mark.wide
+        ),
+        pytest.param({"filters": "backward", "scaling": "rms"}, marks=pytest.mark.wide),
     ],
 )
 def test_every_layers_total_is_the_same_for_any_partition_and_batch(settings, monkeypatch):

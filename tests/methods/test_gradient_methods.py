@@ -88,7 +88,7 @@ def rows_of(site):
 
 
 def test_the_methods_are_those_that_were_looked_for():
-    assert len(GRADIENT) == 14
+    assert len(GRADIENT) == 19
 
 
 @functools.cache
@@ -130,7 +130,7 @@ def test_every_product_is_computed_with_a_fixed_number_of_threads(name, monkeypa
 
 @pytest.mark.parametrize("name", GRADIENT)
 def test_personal_models_learn_more_than_chance(name):
-    rate = 0.02 if name == "fedpcl" else 0.1
+    rate = {"fedpcl": 0.02, "pfedzo": 0.03}.get(name, 0.1)
     result = run(create_method(name, {"rounds": 6, "rate": rate, "epochs": 2}), skewed())
     assert result.accuracy["client_mean"] > 0.6
 

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from fedgram import Grid, Lift, PartitionPlan, federate, load_dataset
+from fedgram import (
+    Grid,
+    Labels,
+    Lift,
+    PartitionPlan,
+    Samples,
+    Site,
+    Statistics,
+    federate,
+    load_dataset,
+)
 from fedgram.checks.federations import digits, federated, trainable
 from fedgram.checks.federations import partitioned as digits_dealt
 from fedgram.core import codec
@@ -21,9 +31,11 @@ from fedgram.errors import ConfigError, SolveError
 from fedgram.experiments.runner import run
 from fedgram.methods.afl import AFL
 from fedgram.methods.logistic import Logistic
+from fedgram.selection.holdout import folds
 from fedgram.softmax import fit
 from fedgram.softmax.arithmetic import LN2, LOSS_BITS
 from fedgram.softmax.fit import path_of
+from fedgram.softmax.objective import between_classes
 from fedgram.softmax.sums import ResidualSums, SoftmaxQuery
 
 FINE = {"weight_bits": 30, "table_bits": 14, "residual_bits": 24}
@@ -206,8 +218,8 @@ from fedgram.core.shared import provenance
 from fedgram.methods.logistic import Logistic
 
 rng = np.random.default_rng(0)
-y = rng.integers(30, size=500)
-x = rng.normal(size=(30, 512))[y] + 2 * rng.normal(size=(500, 512))
+y = rng.integers(30, size=2100)  # so many samples and weights that a tenth is held out
+x = rng.normal(size=(30, 700))[y] + 2 * rng.normal(size=(2100, 700))
 wide = Samples(Grid()(x), Labels(y, tuple(map(str, range(30)))))
 fine = {"ridge": 1.0, "weight_bits": 30, "table_bits": 14, "residual_bits": 24}
 found = {"kernels": [each["architecture"] for each in threadpool_info()]}
@@ -528,6 +540,67 @@ def test_bad_settings_are_refused(settings, words):
 def test_where_nothing_is_left_out_no_ridge_is_chosen():
     with pytest.raises(SolveError, match="set ridge to a number"):
         fit._left_out(None, 1.0, ResidualSums.zero())
+
+
+def many_classes(samples=1000, width=40, classes=50, seed=0):
+    """Return samples of overlapping classes."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(classes, size=samples)
+    rows = rng.normal(size=(classes, width))[codes] + 2 * rng.normal(size=(samples, width))
+    return Samples(Grid()(rows), Labels(codes, tuple(map(str, range(classes)))))
+
+
+def asked_at_zero(samples, held_out):
+    """Return a fit with a total, and the sums at zero weights without held-out samples."""
+    total = Statistics.of(held_out.features, held_out.labels)
+    method = Logistic()
+    search = fit.SoftmaxFit.of(
+        InProcess([Site(id="a", train=samples, valid=samples.take([]), test=samples.take([]))]),
+        method.residuals,
+        total,
+        grid=method._grid(),
+        exchanges=1,
+        lift=Lift(),
+    )
+    query = replace(search.query, folds=1)
+    return search, query.sums(samples)
+
+
+def test_the_metric_does_not_know_the_classes_of_held_out_samples():
+    samples = many_classes()
+    out = np.flatnonzero(folds(samples, 1) == 0)
+    changed = samples.labels.codes.copy()
+    changed[out] = changed[np.roll(out, 1)]
+    others = replace(samples, labels=replace(samples.labels, codes=changed))
+    found = [
+        search._between(1, sums)
+        for search, sums in map(asked_at_zero, [samples] * 2, [samples, others])
+    ]
+    assert np.array_equal(*found)
+    fitted = samples.take(np.flatnonzero(folds(samples, 1) < 0))
+    onehot = fitted.labels.onehot()
+    expected = between_classes(fitted.features.real().T @ onehot, onehot.sum(axis=0))
+    assert np.abs(found[0] - expected).max() < 0.03 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("settings", "number", "expected"),
+    [({"exchanges": 3}, 1, [True, False, False, False]), ({"exchanges": 2}, 5, [True] * 2),
+     ({"exchanges": 2, "ridge": 1.0}, 1, [True] * 2)],
+    ids=["a tenth", "folds", "ridge given"],
+)  # fmt: skip
+def test_which_steps_leave_the_between_class_part_out(monkeypatch, settings, number, expected):
+    samples, seen, kept = many_classes(samples=200, classes=5), [], fit.SoftmaxFit.metric
+    monkeypatch.setattr(fit, "folds_for", lambda *_: number)
+
+    def recorded(self, objective, share, ridge, *, first):
+        seen.append(first or objective.between is None)
+        return kept(self, objective, share, ridge, first=first)
+
+    monkeypatch.setattr(fit.SoftmaxFit, "metric", recorded)
+    nothing = samples.take([])
+    fitted([Site(id="a", train=samples, valid=nothing, test=nothing)], **settings)
+    assert seen[: len(expected)] == expected
 
 
 @pytest.mark.parametrize("exchanges", range(1, 40))

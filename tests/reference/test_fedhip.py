@@ -13,6 +13,7 @@ from fedgram.methods.local import Local
 from . import papers
 
 SOLVERS = ["server", "client"]
+GIVEN = {"alpha": 10.0, "ridge": 100.0}
 WIDTH = 14
 
 
@@ -31,13 +32,30 @@ def test_the_recursion_and_the_personal_head(sites, personalized, pairs, close, 
         assert close(models[site.id].weights, reference)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 7.0])
+def test_in_the_papers_reading_alpha_multiplies_the_ridge_too(
+    sites, personalized, pairs, close, solver, alpha
+):
+    """P_k = (sum G + beta I + alpha C_k)^-1 (b + alpha b_k) with C_k = G_k + beta I."""
+    plain = pairs(sites)
+    gram = sum(rows.T @ rows for rows, _ in plain)
+    moment = sum(rows.T @ labels for rows, labels in plain)
+    ridge = 4.0 * np.eye(len(gram))
+    method = FedHiP(alpha=alpha, ridge=4.0, regularized=True, solver=solver)
+    models = personalized(method, sites)
+    for (rows, labels), site in zip(plain, sites, strict=True):
+        left = gram + ridge + alpha * (rows.T @ rows + ridge)
+        reference = np.linalg.solve(left, moment + alpha * rows.T @ labels)
+        assert close(models[site.id].weights, reference)
+
+
 def test_clients_of_fewer_and_of_more_samples_than_features(gridded, dealt, personalized, close):
     """At the client the Woodbury identity serves the few, the direct solution the many."""
     samples = gridded(300, 13, 5)
     sizes = [1, WIDTH - 1, WIDTH, WIDTH + 1, 300 - 3 * WIDTH - 1]
     sites = dealt(samples, np.repeat(np.arange(5), sizes))
     assert {len(site.train) >= WIDTH for site in sites} == {True, False}
-    server, client = (personalized(FedHiP(solver=solver), sites) for solver in SOLVERS)
+    server, client = (personalized(FedHiP(solver=solver, **GIVEN), sites) for solver in SOLVERS)
     assert all(close(client[name].weights, server[name].weights, 1e-10) for name in server)
 
 
@@ -94,12 +112,14 @@ def test_a_model_does_not_depend_on_how_the_others_share_their_samples(
         owners = rng.integers(1, others + 1, size=400)
         owners[:9] = 0
         models.add(
-            codec.encode(personalized(FedHiP(solver=solver), dealt(samples, owners))["client 000"])
+            codec.encode(
+                personalized(FedHiP(solver=solver, **GIVEN), dealt(samples, owners))["client 000"]
+            )
         )
     assert len(models) == 1
 
 
 def test_a_private_federation_gives_the_same_models(sites, personalized, close):
-    private = personalized(FedHiP(), sites, private=True)
-    open_to_all = personalized(FedHiP(), sites)
+    private = personalized(FedHiP(**GIVEN), sites, private=True)
+    open_to_all = personalized(FedHiP(**GIVEN), sites)
     assert all(close(private[n].weights, open_to_all[n].weights, 1e-10) for n in private)

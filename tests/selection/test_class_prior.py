@@ -100,7 +100,7 @@ def test_classes_that_are_absent_everywhere_do_no_harm():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clients": -1}, "at least 0"),
+        ({"clients": -1}, "one client"),
         ({"likelihood": np.full(len(PSEUDO_COUNTS), 2**30)}, "at most 1"),
         ({"likelihood": np.full(len(PSEUDO_COUNTS), -(2**61))}, "may overflow"),
     ],

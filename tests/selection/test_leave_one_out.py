@@ -177,11 +177,11 @@ def test_ballots_choose_the_first_of_equals():
 
 
 AUTO = {
-    "fedhip": {"alpha": "auto"},
+    "fedhip": {"alpha": "auto", "ridge": 100.0},
     "apfl": {"refinement_ridge": "auto", "balance": "auto"},
 }
 GRIDS = {
-    "fedhip": [{"alpha": alpha} for alpha in ALPHAS],
+    "fedhip": [{"alpha": alpha, "ridge": 100.0} for alpha in ALPHAS],
     "apfl": [
         {"refinement_ridge": ridge, "balance": balance}
         for ridge in STRENGTHS
@@ -205,6 +205,42 @@ def test_counts_are_those_of_refitting_the_whole_method(name):
             model = run(fixed, some, metrics=Metrics(global_test=False)).models["a"]
             hits += model(parts["a"].take([i]).features)[0].argmax() == code
         assert ballot.correct[0, place] == hits
+
+
+@pytest.mark.parametrize("regularized", [False, True])
+def test_fedhip_selects_ridge_and_alpha_together(regularized):
+    """The counts of every pair are those of refitting with the pair given."""
+    everything = trainable().take(slice(0, 60))
+    parts = {"a": everything.take(slice(0, 6)), "b": everything.take(slice(6, 60))}
+    method = create_method("fedhip", {"regularized": regularized})
+    engine = InProcess(federated(parts).members)
+    whole = NormalEquations(total=engine.sum(method.statistics), ridge=5.0)
+    ballot = dict(engine.gather(method.left_out, whole))["a"]
+    tried = method._tried(5.0)
+    assert len({setting["ridge"] for setting in tried if setting["alpha"] == 1.0}) == 4
+    for place in range(0, len(tried), 7):
+        fixed = create_method("fedhip", {**tried[place], "regularized": regularized})
+        hits = 0
+        for i, code in enumerate(parts["a"].labels.codes):
+            some = federated({**parts, "a": without(parts["a"], i)})
+            model = run(fixed, some, metrics=Metrics(global_test=False)).models["a"]
+            hits += model(parts["a"].take([i]).features)[0].argmax() == code
+        assert ballot.correct[0, place] == hits
+
+
+@pytest.mark.parametrize("solver", ["server", "client"])
+@pytest.mark.parametrize("regularized", [False, True])
+def test_the_selected_pair_given_makes_the_same_models(solver, regularized):
+    """Only the shared head differs: it keeps the ridge that suits it."""
+    everybody = digits_dealt(clients=5)
+    settings = {"solver": solver, "regularized": regularized}
+    chosen = run(create_method("fedhip", settings), everybody)
+    pair = tuned_settings(chosen.shared).setting
+    assert set(pair) == {"alpha", "ridge"}
+    given = run(create_method("fedhip", {**settings, **pair}), everybody)
+    rows = everybody.test.features
+    for name, model in given.models.items():
+        np.testing.assert_allclose(model(rows), chosen.models[name](rows), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", AUTO)
@@ -251,7 +287,7 @@ def test_sums_are_enough_to_choose(name):
     securely = run(create_method(name, AUTO[name]), everybody, threshold=0.6)
     assert securely.model_digest == privately.model_digest
     assert not laws.stands_on_totals(create_method(name, AUTO[name]))
-    assert laws.stands_on_totals(create_method(name))
+    assert laws.stands_on_totals(create_method(name, GRIDS[name][-1]))
 
 
 def test_a_client_that_missed_the_sum_counts_as_out_of_it():

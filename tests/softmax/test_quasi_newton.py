@@ -12,7 +12,15 @@ from fedgram import Statistics
 from fedgram.checks.federations import digits
 from fedgram.errors import SolveError
 from fedgram.softmax.arithmetic import LN2, SoftmaxGrid
-from fedgram.softmax.objective import CURVATURE, Anchor, Metric, Objective, Point, exact_product
+from fedgram.softmax.objective import (
+    Anchor,
+    Metric,
+    Objective,
+    Point,
+    between_classes,
+    curvature,
+    exact_product,
+)
 from fedgram.softmax.quasi_newton import MEMORY, CurvaturePair, QuasiNewton
 from fedgram.softmax.sums import SoftmaxQuery
 
@@ -184,10 +192,10 @@ def test_refinement_lowers_the_residual():
     turn = np.linalg.qr(rng.normal(size=(60, 60)))[0]
     gram = (turn * np.geomspace(1e-9, 1e3, 60)) @ turn.T
     gram = (gram + gram.T) / 2
-    metric = Metric.of(gram / CURVATURE, 1e-6, np.ones(60), 100)
+    metric = Metric.of(gram, 1e-6, np.ones(60), 100)
     rhs = rng.normal(size=(60, 5))
     # A factor of a matrix next to it, as of a solver that loses digits.
-    near = Metric.of(gram / CURVATURE * (1 + 1e-6), 1e-6, np.ones(60), 100)
+    near = Metric.of(gram * (1 + 1e-6), 1e-6, np.ones(60), 100)
     clumsy = replace(metric, factor=near.factor)
     plain, refined = clumsy.factor.solve(rhs), clumsy.solve(rhs)
 
@@ -202,10 +210,63 @@ def test_refinement_lowers_the_residual():
 def test_the_metric_is_a_share_of_the_gram_matrix_and_the_ridge(problem):
     metric = problem.objective.metric(3.0)
     rows = problem.samples.features.real()
-    expected = CURVATURE * rows.T @ rows + 3.0 * np.eye(len(metric.matrix))
+    expected = curvature(problem.shape[1]) * rows.T @ rows + 3.0 * np.eye(len(metric.matrix))
     np.testing.assert_allclose(metric.matrix, expected, rtol=1e-12)
     rhs = np.random.default_rng(0).normal(size=(len(expected), 3))
     np.testing.assert_allclose(metric.matrix @ metric.solve(rhs), rhs, atol=1e-10)
+
+
+def class_sums(samples):
+    rows, onehot = samples.features.real(), samples.labels.onehot()
+    return rows.T @ onehot, onehot.sum(axis=0)
+
+
+def test_the_between_class_part_is_the_gram_matrix_of_class_means(problem):
+    rows, codes = problem.samples.features.real(), problem.samples.labels.codes
+    means = np.stack([rows[codes == code].mean(axis=0) for code in range(problem.shape[1])])
+    expected = means[codes].T @ means[codes]
+    found = between_classes(*class_sums(problem.samples))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_between_class_part_is_exact_in_any_order_of_classes(problem, random):
+    sums, counts = class_sums(problem.samples)
+    order = list(range(len(counts)))
+    random.shuffle(order)
+    assert np.array_equal(
+        between_classes(sums, counts), between_classes(sums[:, order], counts[order])
+    )
+
+
+def test_a_class_without_samples_adds_nothing(problem):
+    sums, counts = class_sums(problem.samples)
+    more = np.hstack([sums, np.zeros((len(sums), 1))])
+    assert np.allclose(between_classes(more, np.append(counts, 0)), between_classes(sums, counts))
+    assert not between_classes(0 * sums, 0 * counts).any()
+
+
+@pytest.mark.parametrize(("samples", "classes"), [(400, 4), (12, 12), (30, 2)])
+def test_without_most_of_the_between_class_part_the_metric_can_be_factorized(
+    gridded, samples, classes
+):
+    chosen = gridded(samples, 40, classes)
+    problem = Problem(chosen, constant=True, between=between_classes(*class_sums(chosen)))
+    metric, whole = (problem.objective.metric(1e-3, first=first) for first in (False, True))
+    assert np.linalg.eigvalsh(metric.matrix).min() > 0
+    gap = whole.matrix - metric.matrix
+    assert np.linalg.eigvalsh(gap).min() > -1e-6 * np.linalg.eigvalsh(gap).max()
+    expected = 0.9 * curvature(problem.shape[1]) * problem.objective.between
+    np.testing.assert_allclose(gap, expected, rtol=1e-6, atol=1e-9 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 40])
+def test_a_first_step_of_full_length_lowers_the_loss(gridded, classes):
+    problem = Problem(gridded(400, 10, classes))
+    search = QuasiNewton(objective=problem.objective, point=problem.start())
+    direction = search.direction(1.0, problem.objective.metric(1.0, first=True))
+    after = problem.at(search.candidate(direction, 1.0)[0])
+    assert problem.objective.value(after, 1.0) < problem.value(search, 1.0)
 
 
 def test_the_gram_matrix_is_left_as_it_was(problem):

@@ -27,7 +27,7 @@ from fedgram.errors import FedgramError, LawError
 from fedgram.experiments.runner import Result, run
 from fedgram.federation.client import Client, Site
 from fedgram.federation.federated_dataset import FederatedDataset
-from fedgram.federation.method import Method
+from fedgram.federation.method import Method, same_model
 from fedgram.federation.shared import tuned_settings
 from fedgram.federation.step import declared_steps
 
@@ -93,7 +93,7 @@ def same_seed_same_bytes(method: Method[Any]) -> None:
 def order_of_clients_and_number_of_workers_do_not_matter(method: Method[Any]) -> None:
     """The order of the sites and the number of workers change no bit."""
     expected, reordered = _outcome(method, partitioned()), partitioned()
-    reordered = replace(reordered, members=reordered.members[3:] + reordered.members[2::-1])
+    reordered = replace(reordered, members=[*reordered.members[3:], *reordered.members[2::-1]])
     for workers in (1, 2, 3):
         same = _outcome(method, reordered, workers=workers) == expected
         _demand(same, f"another order with {workers} workers differs")
@@ -113,6 +113,9 @@ def personalizing_changes_nothing(method: Method[Any]) -> None:
     unchanged = state_digest() == before
     _demand(unchanged, "personalize changed the client's state or the shared value")
     _demand(first == again, "personalizing again gives another model")
+    if same_model(method):
+        alike = len(set(first.values())) == 1
+        _demand(alike, "the models of clients differ, though declared with @for_all_clients")
 
 
 def test_data_do_not_matter(method: Method[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from fedgram.federation.client import Client
 from fedgram.federation.federated_dataset import training_batches
 from fedgram.ledger import signing
 from fedgram.ledger.certificate import Certificate
-from fedgram.ledger.contribution import Contribution
+from fedgram.ledger.contribution import Contribution, random_tag
 from fedgram.ledger.folder import unused
 from fedgram.ledger.ledger import Ledger
 from fedgram.runtime import files
@@ -75,7 +75,8 @@ def contribute(
     statistics = Statistics.zero()
     for samples in training_batches(data, settings.grid):
         statistics += step(Client(id=client, train=samples, valid=samples.take([])), None)
-    statistics = -statistics if remove else statistics
+    if remove:  # the ledger keeps its id, which must not confirm a guess of what was removed
+        statistics, tag = -statistics, random_tag(tag)
     codec.save(out, Contribution(client=client, statistics=statistics, tag=tag))
     say(f"{out}: {statistics.count} samples of {client}, {out.stat().st_size} bytes")
 
@@ -110,11 +111,12 @@ def init(ledger: Path, classes: str | None, key: Path | None) -> None:
 @ledger.command()
 @ledger_argument
 @click.option("--change", type=PATH, help="Sign with the key in this file from now on.")
-def key(ledger: Path, change: Path | None) -> None:
+@click.option("--lost", is_flag=True, help="With --change: the old key is lost and cannot sign it.")
+def key(ledger: Path, change: Path | None, lost: bool) -> None:
     """Print the fingerprint of the key that signs the history, or change the key."""
     with _to_change(ledger) as book:
         if change:
-            book.change_key(change)
+            book.change_key(change, lost=lost)
         _echo_signed(book)
 
 
@@ -173,6 +175,7 @@ def forget(ledger: Path, client: str, certificate: Path | None) -> None:
         files.require_writable(certificate)
     with _to_change(ledger) as book:
         shown = json.dumps(book.forget(_member(book, client)).to_dict(), indent=2)
+        echo_lost_keys(book.lost_keys, err=True)
     if certificate:
         files.write(certificate, shown + "\n")
     click.echo(shown)
@@ -320,7 +323,15 @@ def _member(book: Ledger, client: str) -> str:
     return client if client in known else clean_name(client, "client")
 
 
+def echo_lost_keys(lost: Mapping[int, str], *, err: bool = False) -> None:
+    """Print a line for every key that replaced a lost one."""
+    for number, key in lost.items():
+        text = f"{key}  signs from event {number} on, and the key before, which was lost, has not"
+        click.echo(f"{text} named it; compare this fingerprint with the operator", err=err)
+
+
 def _echo_signed(book: Ledger) -> None:
+    echo_lost_keys(book.lost_keys)
     if not book.chained:
         click.echo("the history is of format 1, without a chain; the next change begins one")
     elif not book.signed_by:

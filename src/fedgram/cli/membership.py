@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from fedgram.cli.federation import federation, folder_argument
+from fedgram.cli.ledger import echo_lost_keys
 from fedgram.cli.root import say
 from fedgram.core import codec
 from fedgram.deploy.flower.state import DATABASE
@@ -71,6 +72,8 @@ def forget(folder: Path, client: str) -> None:
     """
     membership = _membership(folder)
     _echo_certificates(membership.forget(client))
+    for lost in membership.lost_keys().values():
+        echo_lost_keys(lost, err=True)
     for path in membership.holding_digests(client):
         click.echo(f"{path}: holds a digest of a total with {client}; it is not erased", err=True)
     for name, path in membership.residue():
@@ -111,6 +114,8 @@ def verify(folder: Path, certificate: Path | None) -> None:
     for name, key in membership.keys().items():
         signed = f"signed by {key}" if key else "chained, but not signed"
         click.echo(f"{name}: the history is {signed}")
+    for lost in membership.lost_keys().values():
+        echo_lost_keys(lost)
     if certificate:
         click.echo(f"{certificate}: the certificate is valid")
     membership.require_no_residue()

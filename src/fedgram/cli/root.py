@@ -21,6 +21,7 @@ COMMANDS = {
     "contribute": ("ledger", "Write this site's sums to a file that may leave the site."),
     "features": ("features", "Run a frozen backbone once and write its features."),
     "federation": ("membership", "Run a federation across real sites with Flower."),
+    "info": ("info", "Show versions, the processor and the ways of exact products."),
     "ledger": ("ledger", "Manage the ledger of contributions."),
     "methods": ("run", "List the methods with their settings and defaults."),
     "partition": ("partition", "Show each client's number of samples of each class."),

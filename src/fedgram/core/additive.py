@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -91,9 +92,8 @@ class Additive:
             Number of sites that add to the same total: each may use this fraction of its range.
         """
         self.validate_declared(sites)
-        for name in self.summed_fields():
-            if isinstance(part := getattr(self, name), Additive):
-                part.validate(sites)
+        for part in self._parts():
+            part.validate(sites)
 
     def validate_declared(self, sites: int = 1) -> None:
         """Raise an error for a field of another kind than declared.
@@ -125,8 +125,18 @@ class Additive:
 
     def claimed_samples(self) -> int:
         """Return the number of samples that this value claims to be the sum of; 0 if none."""
-        claims = (getattr(self, name) for name in self.summed_fields())
-        return max((c.claimed_samples() for c in claims if isinstance(c, Additive)), default=0)
+        return max((part.claimed_samples() for part in self._parts()), default=0)
+
+    def claimed_weight(self) -> int:
+        """Return the weight that this value claims in a weighted sum; 0 if it has none.
+
+        `Method.most_weight` says how large that of an honest site can be.
+        """
+        return max((part.claimed_weight() for part in self._parts()), default=0)
+
+    def _parts(self) -> list[Additive]:
+        found = (getattr(self, name) for name in self.summed_fields())
+        return [part for part in found if isinstance(part, Additive)]
 
     def _dtype(self, field: dataclasses.Field[Any], default: Any) -> Any:
         space: Any = getattr(self, "space", None)
@@ -142,6 +152,29 @@ class Additive:
             raise DataError(
                 f"{type(self).__name__}.classes: expected different names, each of them a text"
             )
+
+    @classmethod
+    def sum_of(cls, values: Sequence[Self]) -> Self:
+        """Return the sum of many small values, faster than one addition after the other.
+
+        Examples
+        --------
+        >>> from fedgram.core.tally import Tally
+        >>> one = Tally(clients=1, histogram=np.arange(101))
+        >>> Tally.sum_of([one, one, one]) == one + one + one, Tally.sum_of([]) == Tally.zero()
+        (True, True)
+        """
+        values = [value for value in values if not value.lacks_schema()]
+        if not values:
+            return cls.zero()
+        first = values[0]
+        for other in values[1:]:
+            if type(other) is not type(first):
+                return functools.reduce(operator.add, values)  # which raises an error
+            first.require_same_schema(other)
+            first._require_same_shapes(other)
+        sums = {key: _sum([getattr(value, key) for value in values]) for key in cls.summed_fields()}
+        return dataclasses.replace(first, **sums)
 
     def __add__(self, other: Self) -> Self:
         return self._combine(other, operator.add)
@@ -183,11 +216,13 @@ class Additive:
         )
 
     @classmethod
+    @functools.cache
     def summed_fields(cls) -> tuple[str, ...]:
         """Return the names of the fields that add up."""
         return tuple(f.name for f in dataclasses.fields(cls) if not f.metadata.get(_SCHEMA))
 
     @classmethod
+    @functools.cache
     def schema_fields(cls) -> tuple[str, ...]:
         """Return the names of the fields that must be equal on both sides."""
         return tuple(f.name for f in dataclasses.fields(cls) if f.metadata.get(_SCHEMA))
@@ -205,11 +240,21 @@ class Additive:
         for (
             name
         ) in self.summed_fields():  # NumPy would broadcast one array to the shape of the other
-            ours, theirs = np.shape(getattr(self, name)), np.shape(getattr(other, name))
+            ours, theirs = _shape(getattr(self, name)), _shape(getattr(other, name))
             if ours != theirs:
                 raise MismatchError(
                     f"{type(self).__name__}: {name} differs in shape: {ours} and {theirs}"
                 )
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return value.shape if isinstance(value, np.ndarray) else ()
+
+
+def _sum(parts: list[Any]) -> Any:
+    if isinstance(parts[0], Additive):
+        return type(parts[0]).sum_of(parts)
+    return functools.reduce(operator.add, parts)
 
 
 def require_shape(name: str, array: Any, *shape: int) -> None:

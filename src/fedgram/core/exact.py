@@ -1,30 +1,51 @@
-"""Exact integer matrix products and Gram matrices, at the speed of float BLAS.
+"""Exact integer matrix products and Gram matrices.
 
-A float32 sum of products of integers is exact while every partial sum is at most 2^24, a float64
-sum while every partial sum is at most 2^53. If in a block of rows the sum of squares of each column
-is within this limit, the block's Gram matrix is exact: by Cauchy-Schwarz,
-``|sum f_i f_j| <= sqrt(sum f_i^2 * sum f_j^2)``, for all partial sums in any order. Rows are cut
-into such blocks, and the Gram matrices of the blocks are added in int64.
+Features of up to 8 bits are multiplied as int8 by the fastest way that this machine has (see
+`fedgram.core.kernels`). Wider integers, and plain float features, are multiplied by float BLAS in
+blocks of rows (see `fedgram.core.kernels.blas`).
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from scipy.linalg import blas
 
-from fedgram.core.samples import Array, Integers
+from fedgram.core.kernels.blas import (
+    EXACT_UP_TO,
+    FLOAT32,
+    FLOAT64,
+    MOST_BLOCK_ENTRIES,
+    Squares,
+    block_dtype,
+    block_matmul,
+    blocks,
+    gemm,
+    self_test,
+)
+from fedgram.core.kernels.choice import chosen
+from fedgram.core.samples import Array, Floats, Integers
 from fedgram.errors import ExactnessError
 from fedgram.runtime import flops, memory
+from fedgram.runtime.threads import single_threaded_blas
 
-FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-EXACT_UP_TO = {FLOAT32: 2**24, FLOAT64: 2**53}
-SHORTEST_FLOAT32_BLOCK = 512  # rows; for shorter blocks the additions cost more than float32 saves
-MOST_BLOCK_ENTRIES = 2**22  # 16 MB in float32: the allocator reuses blocks of this size
-STRIP = 64  # rows of a triangle that are added at a time
+__all__ = [
+    "EXACT_UP_TO",
+    "FLOAT32",
+    "FLOAT64",
+    "MOST_BLOCK_ENTRIES",
+    "Accumulator",
+    "activated_matmul",
+    "block_matmul",
+    "exact_matmul",
+    "gram_matrix",
+    "require_gram",
+    "self_test",
+    "smaller_gram_matrix",
+    "stored_dtype",
+]
+
+_MOST_INT8 = 127
 
 
 class Accumulator:
@@ -46,59 +67,39 @@ class Accumulator:
     def __init__(self, width: int, classes: int, bound: int) -> None:
         total = np.int64 if bound else np.float64
         require_gram(width, classes)
-        self._bound = bound
-        self._dtype = block_dtype(bound)
-        # Sums of float32 blocks stay in int32 while they fit: less memory traffic.
-        narrow = bool(bound) and self._dtype == FLOAT32
-        self._square: Array = np.zeros((width, width), np.int32 if narrow else total)
-        self._most_blocks = 2**31 // EXACT_UP_TO[FLOAT32] - 1 if narrow else 2**62
-        self._room = self._most_blocks
+        self._width, self._bound = width, bound
         self._gram: Array = np.zeros(width * (width + 1) // 2, total)
-        self._block_square = np.zeros((width, width), self._dtype, order="F")
-        self._moment: Array = np.zeros((width, classes), total)
-        if bound:
-            self_test(self._dtype)
+        self._sums: Array = np.zeros((classes, width), total)  # the moment, transposed
+        self._squares = None if _is_int8(bound) else Squares(width, bound)
 
     def add(self, values: Array, codes: Integers) -> None:
         """Add rows with their class codes."""
-        start = 0
-        for block in blocks(values, self._bound, self._dtype):
-            onehot = np.zeros((len(block), self._moment.shape[1]), self._dtype)
-            onehot[np.arange(len(block)), codes[start : start + len(block)]] = 1
-            start += len(block)
-            # Exact like the Gram matrix: |sum of f| <= sum of f^2 for integers.
-            self._moment += block_matmul(block.T, onehot).astype(self._moment.dtype)
-            self.add_block(block)
+        self.add_rows(values)
+        flops.add(2 * values.size * len(self._sums))
+        if self._squares is None:
+            way = chosen(values.size * self._width)
+            way.class_sums(values.astype(np.int8, copy=False), codes, self._sums)
+        else:
+            _add_class_sums(values, codes, self._sums, self._bound)
 
-    def add_block(self, block: Array) -> None:
-        """Add one block of float rows, as `blocks` yields them, to the Gram matrix only."""
-        flops.add(len(block) * len(self._square) * (len(self._square) + 1))
-        self._block_square = _syrk(block, self._block_square)
-        self._add_upper(self._block_square.T)
+    def add_rows(self, values: Array) -> None:
+        """Add rows to the Gram matrix only."""
+        flops.add(values.size * (self._width + 1))
+        if self._squares is None:
+            chosen(values.size * self._width).gram(values.astype(np.int8, copy=False), self._gram)
+        else:
+            self._squares.add(values, self._gram)
 
     def take(self) -> tuple[Array, Array]:
         """Return the Gram's upper triangle, row by row, and the moment; reset both to zero."""
-        self._fold()
-        taken = self._gram, self._moment
-        self._gram, self._moment = (np.zeros(sums.shape, sums.dtype) for sums in taken)
+        if self._squares is not None:
+            self._squares.fold(self._gram)
+        taken = self._gram, np.ascontiguousarray(self._sums.T)
+        # Not zeros_like, which writes the zeros: most totals are taken once.
+        self._gram, self._sums = (
+            np.zeros(sums.shape, sums.dtype) for sums in (self._gram, self._sums)
+        )
         return taken
-
-    def _add_upper(self, upper: Array) -> None:
-        if not self._room:
-            self._fold()
-        self._room -= 1
-        total = self._square
-        for i in range(0, len(total), STRIP):  # by strips: half the work, and cache-friendly
-            total[i : i + STRIP, i:] += upper[i : i + STRIP, i:].astype(total.dtype)
-
-    def _fold(self) -> None:
-        """Add the sums of blocks to the packed 64-bit total, and reset the sums of blocks."""
-        start = 0
-        for i, row in enumerate(self._square):
-            self._gram[start : start + len(row) - i] += row[i:]
-            start += len(row) - i
-        self._square.fill(0)
-        self._room = self._most_blocks
 
 
 def require_gram(width: int, classes: int) -> None:
@@ -110,49 +111,13 @@ def require_gram(width: int, classes: int) -> None:
     )
 
 
-def block_dtype(bound: int) -> np.dtype[Any]:
-    """Return the float type in which blocks of integers up to `bound` are multiplied fastest."""
-    if bound and bound**2 * SHORTEST_FLOAT32_BLOCK <= EXACT_UP_TO[FLOAT32]:
-        return FLOAT32
-    return FLOAT64
-
-
-def blocks(values: Array, bound: int, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """Yield the rows in float blocks whose Gram matrices are exact, each as long as possible.
-
-    Parameters
-    ----------
-    values
-        Samples by features.
-    bound
-        Largest magnitude of an integer feature; 0 for float features.
-    dtype
-        Float type of the blocks.
-    """
-    most = max(1, MOST_BLOCK_ENTRIES // max(1, values.shape[1]))
-    if not bound:
-        for start in range(0, len(values), most):
-            yield np.ascontiguousarray(values[start : start + most], dtype)
-        return
-    limit = EXACT_UP_TO[dtype]
-    always_safe = min(limit // bound**2, most)
-    pending: list[Array] = []
-    energy = np.zeros(values.shape[1], np.float64)  # column sums of squares, exact below 2^53
-    for start in range(0, len(values), always_safe):
-        rows = values[start : start + always_safe].astype(dtype)
-        more = np.einsum("ij,ij->j", rows, rows)
-        full = sum(map(len, pending)) + len(rows) > most
-        if pending and (full or (energy + more).max() > limit):
-            yield _concatenated(pending)
-            pending, energy = [], np.zeros_like(energy)
-        pending.append(rows)
-        energy += more
-    if pending:
-        yield _concatenated(pending)
+def stored_dtype(bound: int) -> np.dtype[Any]:
+    """Return the type in which rows of integers up to `bound`, or of floats (0), are multiplied."""
+    return np.dtype(np.int8 if _is_int8(bound) else np.float64)
 
 
 def exact_matmul(values: Array, factors: Array, bound: int, *, longest: int = 0) -> Array:
-    """Return the exact product ``values @ factors`` of integer matrices.
+    """Return the exact product ``values @ factors`` of integer matrices, as floats.
 
     Parameters
     ----------
@@ -166,6 +131,74 @@ def exact_matmul(values: Array, factors: Array, bound: int, *, longest: int = 0)
         Largest sum of magnitudes in a column of `factors`; by default that of signs. No partial
         sum exceeds `longest` times `bound`.
     """
+    dtype = _require_exact(values, bound, longest)
+    if _is_int8(bound) and factors.dtype == np.int8:
+        flops.add(2 * values.size * factors.shape[1])
+        way = chosen(values.size * factors.shape[1])
+        return way.product(values.astype(np.int8, copy=False), factors).astype(dtype)
+    self_test(dtype)
+    return block_matmul(values.astype(dtype, copy=False), factors.astype(dtype, copy=False))
+
+
+def activated_matmul(values: Array, signs: Array, bound: int, table: Array, out: Array) -> None:
+    """Look up each entry of the exact product ``values @ signs`` in a table.
+
+    Parameters
+    ----------
+    values
+        Integers of magnitude at most `bound`, samples by features.
+    signs
+        Signs (+1 and -1) as int8, features by outputs.
+    bound
+        Largest magnitude of `values`.
+    table
+        An odd number of entries; the middle one is that of the product 0. Larger products have the
+        last entry, smaller ones the first.
+    out
+        The result, samples by outputs.
+    """
+    if _is_int8(bound) and table.dtype == np.int8:
+        _require_exact(values, bound, 0)
+        flops.add(2 * values.size * signs.shape[1])
+        chosen(values.size * signs.shape[1]).looked_up(values, signs, table, out)
+        return
+    products = exact_matmul(values, signs, bound)
+    products += len(table) // 2
+    out[...] = table.take(products.astype(np.int64), mode="clip")
+
+
+def gram_matrix(rows: Array) -> Floats:
+    """Return ``rows' rows`` as float64, exact for int8 rows; the caller counts the work.
+
+    Examples
+    --------
+    >>> rows = np.array([[1, 2, 3]], np.int8)
+    >>> gram_matrix(rows.T)
+    array([[14.]])
+    """
+    if rows.dtype != np.int8:
+        real = rows.astype(np.float64, copy=False)
+        with single_threaded_blas():
+            matrix: Floats = real.T @ real
+        return matrix
+    width = rows.shape[1]
+    packed = np.zeros(width * (width + 1) // 2, np.int64)
+    way = chosen(rows.size * width)
+    way.gram(rows, packed)
+    return way.unpack(packed, width)
+
+
+def smaller_gram_matrix(rows: Array) -> Floats:
+    """Return ``rows rows'`` if there are fewer rows than columns, otherwise ``rows' rows``."""
+    return gram_matrix(rows.T if len(rows) < rows.shape[1] else rows)
+
+
+def _is_int8(bound: int) -> bool:
+    return 0 < bound <= _MOST_INT8
+
+
+def _require_exact(values: Array, bound: int, longest: int) -> np.dtype[Any]:
+    """Return the float type that holds every product; raise `ExactnessError` if there is none."""
     reach = bound * (longest or values.shape[1])
     dtype = FLOAT32 if reach <= EXACT_UP_TO[FLOAT32] else FLOAT64
     if reach > EXACT_UP_TO[dtype]:
@@ -173,77 +206,15 @@ def exact_matmul(values: Array, factors: Array, bound: int, *, longest: int = 0)
             f"a product of {values.shape[1]} features up to {bound} would not be exact; "
             "use fewer grid.bits"
         )
-    self_test(dtype)
-    return block_matmul(values.astype(dtype, copy=False), factors.astype(dtype, copy=False))
+    return dtype
 
 
-@functools.cache
-def self_test(dtype: np.dtype[Any]) -> None:
-    """Raise `ExactnessError` if this machine's BLAS does not multiply integers exactly.
-
-    A BLAS in a reduced-precision mode (TF32, bfloat16) would give wrong sums silently. The sums of
-    the test block are close to the limit.
-    """
-    before = flops.total()
-    check(lambda rows: _syrk(rows, np.zeros((rows.shape[1],) * 2, dtype, order="F")).T, dtype)
-    check(lambda rows: block_matmul(rows.T, rows), dtype)
-    # A lift multiplies larger integers by signs: their highest bits must be correct too.
-    wide = np.random.default_rng(1).integers(0, EXACT_UP_TO[dtype] // 64, (64, 64), endpoint=True)
-    signs = np.where(np.random.default_rng(2).integers(0, 2, (64, 64)), 1, -1)
-    if not np.array_equal(block_matmul(wide.astype(dtype), signs.astype(dtype)), wide @ signs):
-        raise _inexact(dtype)
-    flops.add(before - flops.total())  # the self-test does not count as a client's work
-
-
-def check(gram: Callable[[Array], Array], dtype: np.dtype[Any]) -> None:
-    """Raise `ExactnessError` if `gram` differs from int64 on a block close to the limit."""
-    limit = EXACT_UP_TO[dtype]
-    rows, width = 1040, 96
-    top = int((limit // rows) ** 0.5)
-    whole = np.random.default_rng(0).integers(top - top // 8, top, (rows, width), endpoint=True)
-    whole[:, ::3] *= -1
-    whole[0] = top
-    upper = np.triu(gram(whole.astype(dtype)))
-    if not np.array_equal(upper.astype(np.int64), np.triu(whole.T @ whole)):
-        raise _inexact(dtype)
-
-
-def _inexact(dtype: np.dtype[Any]) -> ExactnessError:
-    return ExactnessError(
-        f"this machine's BLAS does not multiply {dtype.name} integers exactly "
-        "(a reduced-precision mode such as TF32 or bfloat16?); switch this mode off, or set "
-        "grid.bits = 'off' for sums that are not exact"
-    )
-
-
-def _syrk(block: Array, out: Array) -> Array:
-    """Return the lower triangle of block' block in Fortran order, written to `out`."""
-    syrk = blas.ssyrk if block.dtype == FLOAT32 else blas.dsyrk
-    result: Array = syrk(1.0, block.T, beta=0.0, c=out, lower=1, overwrite_c=1)
-    return result
-
-
-def block_matmul(left: Array, right: Array) -> Array:
-    """Return ``left @ right`` in C order, by the same BLAS as `_syrk`.
-
-    NumPy has a BLAS of its own, whose idle threads would compete with those of SciPy's BLAS. Both
-    operands may be transposed views.
-    """
-    gemm = blas.sgemm if left.dtype == FLOAT32 else blas.dgemm
-    flops.add(2 * left.shape[0] * left.shape[1] * right.shape[1])
-    # BLAS works in Fortran order: right' left' in Fortran order is left right in C order. An
-    # operand that is contiguous in the other order is passed transposed instead of copied.
-    first, second = right.T, left.T
-    flip_first, flip_second = not first.flags.f_contiguous, not second.flags.f_contiguous
-    result: Array = gemm(
-        1.0,
-        first.T if flip_first else first,
-        second.T if flip_second else second,
-        trans_a=flip_first,
-        trans_b=flip_second,
-    )
-    return result.T
-
-
-def _concatenated(arrays: list[Array]) -> Array:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+def _add_class_sums(values: Array, codes: Integers, sums: Array, bound: int) -> None:
+    """Add rows to the sums of their classes, in blocks as for the Gram matrix."""
+    start = 0
+    for block in blocks(values, bound, block_dtype(bound)):
+        onehot = np.zeros((len(block), len(sums)), block.dtype)
+        onehot[np.arange(len(block)), codes[start : start + len(block)]] = 1
+        start += len(block)
+        # Exact like the Gram matrix: |sum of f| <= sum of f^2 for integers.
+        sums += gemm(onehot.T, block).astype(sums.dtype)

@@ -17,6 +17,7 @@ from fedgram.errors import DataError, MismatchError
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+RAW = "grid(raw)"  # the step of features that are neither scaled nor rounded, without a constant
 
 
 @register("Space/1")
@@ -77,15 +78,19 @@ class Space:
     def has_constant(self) -> bool:
         """Whether the last feature is a constant, as the grid and all later steps append one.
 
-        A space without steps whose features are the inputs has no constant.
+        Raw features, and a space without steps whose features are the inputs, have no constant.
         """
-        return self.width > 0 and (bool(self.steps) or self.width != self.inputs)
+        made = bool(self.steps) or self.width != self.inputs
+        return self.width > 0 and made and RAW not in self.steps
 
     @property
     def constant(self) -> int:
         """Index of the constant, which is also the number of features before it."""
         if not self.has_constant:
-            raise MismatchError("expected a constant as last feature; this method needs it")
+            raise MismatchError(
+                "expected a constant as last feature, which this method needs; raw features have "
+                "none: use grid.bits from 2 to 16, or 'off'"
+            )
         return self.width - 1
 
     @property
@@ -101,7 +106,7 @@ class Space:
     @property
     def image(self) -> tuple[int, ...]:
         """Height, width and channels if the features are the pixels of images; else empty."""
-        lifted = self.width != self.inputs + 1
+        lifted = self.width != self.inputs + self.has_constant
         return () if lifted or not isinstance(self.layout, ImageLayout) else self.layout.shape
 
     @property

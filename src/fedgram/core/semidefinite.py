@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import blas, lapack
 
+from fedgram.core.kernels.choice import chosen
 from fedgram.core.samples import Array, Floats
 from fedgram.runtime.threads import single_threaded_blas
 
@@ -91,8 +92,7 @@ def can_be_sums(packed: Array, moment: Array, squares: Array, *, rounding: int =
     lengths = np.sqrt(np.asarray(squares, np.float64))
     reciprocal = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     half = np.asfortranarray(moment * scales[:, None] * reciprocal)
-    # In Fortran order the matrix is transposed: its lower triangle is what `_scaled` has filled.
-    rest = matrix.T
+    rest = matrix.T  # in Fortran order
     with single_threaded_blas():
         if targets:
             rest = blas.dsyrk(-1.0, half, beta=1.0, c=rest, lower=1, overwrite_c=1)
@@ -102,12 +102,8 @@ def can_be_sums(packed: Array, moment: Array, squares: Array, *, rounding: int =
 
 
 def _scaled(packed: Array, width: int) -> tuple[Floats, Floats]:
-    """Return the upper triangle of the scaled matrix, in C order, and the scale of each feature."""
-    matrix = np.zeros((width, width))
-    start = 0
-    for i in range(width):
-        matrix[i, i:] = packed[start : start + width - i]
-        start += width - i
+    """Return the scaled matrix and the scale of each feature."""
+    matrix = chosen().unpack(packed, width)
     diagonal = np.diagonal(matrix).copy()
     scales: Floats = np.ldexp(1.0, -(np.frexp(diagonal)[1] // 2))
     matrix *= scales

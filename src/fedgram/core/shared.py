@@ -96,3 +96,8 @@ def provenance(shared: Any) -> str:
 def part_for(shared: Any, client: str) -> Any:
     """Return the part of a shared result that is sent to one client."""
     return shared.part_for(client) if isinstance(shared, Shared) else shared
+
+
+def same_for_all(shared: Any) -> bool:
+    """Whether every client is sent the whole of a shared result, and not a part of its own."""
+    return not isinstance(shared, Shared) or type(shared).part_for is Shared.part_for

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
+from fedgram.core.kernels.choice import chosen
 from fedgram.core.samples import Array, Floats
 from fedgram.errors import SolveError
 from fedgram.runtime import flops
 from fedgram.runtime.threads import single_threaded_blas
+
+_STRIP = 64  # columns of a factor that are summed at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,14 @@ class Factor:
         flops.add(len(self.lower) ** 3 // 3)
         with single_threaded_blas():
             inverse, _ = scipy.linalg.lapack.dtrtri(self.lower, lower=1)
-        return float(np.sum(np.square(np.tril(inverse))))
+        # By strips of columns: what LAPACK leaves above the diagonal does not count.
+        squares = 0.0
+        for start in range(0, len(inverse), _STRIP):
+            part = inverse[start:, start : start + _STRIP]
+            squares += float(np.sum(np.square(np.tril(part[:_STRIP]))))
+            below = part[_STRIP:]
+            squares += float(np.einsum("ij,ij->", below, below))
+        return squares
 
     def whitened(self, rows: Floats) -> Floats:
         """Return rows w with ``w w' = rows (gram + ridge * I)^-1 rows'``, samples by features."""
@@ -144,7 +154,9 @@ def ridge_solve(
     return Factor.of(gram, ridge, samples=samples).solve(rhs)
 
 
-def least_squares(rows: Floats, targets: Floats, ridge: float) -> Floats:
+def least_squares(
+    rows: Floats, targets: Floats, ridge: float, *, products: Floats | None = None
+) -> Floats:
     """Return argmin_W ``|rows W - targets|^2 + ridge |W|^2``, in the primal or the dual form.
 
     With fewer rows than features the dual form ``rows' (rows rows' + ridge I)^-1 targets`` is
@@ -158,6 +170,9 @@ def least_squares(rows: Floats, targets: Floats, ridge: float) -> Floats:
         Samples by classes.
     ridge
         Weight of the squared norm.
+    products
+        ``rows rows'`` if there are fewer rows than features, otherwise ``rows' rows``; computed if
+        not given.
 
     Examples
     --------
@@ -168,23 +183,18 @@ def least_squares(rows: Floats, targets: Floats, ridge: float) -> Floats:
     count, width = rows.shape
     flops.add(2 * count * width * (min(count, width) + targets.shape[1]))
     with single_threaded_blas():
+        if products is None:
+            products = rows @ rows.T if count < width else rows.T @ rows
         if count < width:
-            inner = Factor.of(rows @ rows.T, ridge, samples=count).solve(targets)
+            inner = Factor.of(products, ridge, samples=count).solve(targets)
             weights: Floats = rows.T @ inner
             return weights
-        return ridge_solve(rows.T @ rows, rows.T @ targets, ridge, samples=count)
+        return ridge_solve(products, rows.T @ targets, ridge, samples=count)
 
 
 def unpack_symmetric(packed: Array, width: int) -> Floats:
     """Return the symmetric float64 matrix whose upper triangle, row by row, is `packed`."""
-    matrix = np.empty((width, width))
-    start = 0
-    for i in range(width):
-        row = packed[start : start + width - i]
-        matrix[i, i:] = row
-        matrix[i:, i] = row
-        start += width - i
-    return matrix
+    return chosen().unpack(packed, width)
 
 
 def require_ridge(ridge: float) -> None:

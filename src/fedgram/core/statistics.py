@@ -5,7 +5,7 @@ Clients send `Statistics`, the server adds them and solves the normal equations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Self
@@ -15,11 +15,12 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.additive import Additive, feature_field, schema_field
 from fedgram.core.exact import Accumulator
-from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Labels, Space
+from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Integers, Labels, Space
 from fedgram.core.semidefinite import UNIT_ROUNDOFF, can_be_sums
 from fedgram.core.solve import require_ridge, ridge_solve, unpack_symmetric
 from fedgram.errors import DataError, ExactnessError, MismatchError, SolveError
 
+_ROWS_AT_A_TIME = 64  # of a Gram matrix that is checked
 _SLACK = 1e-9  # of a product of 64-bit integers computed in float64: far above its rounding
 
 
@@ -175,8 +176,11 @@ class Statistics(Additive):
         """Raise an error for an entry that breaks Cauchy-Schwarz."""
         slack = _SLACK + 4 * self._rounding() * UNIT_ROUNDOFF
         sizes = np.sqrt(diagonal) * (1 + slack)
-        for i, row in self._rows():  # as floats: the smallest 64-bit integer has no magnitude
-            if (np.abs(row.astype(np.float64)) > sizes[i] * sizes[i:]).any():
+        # As floats: the smallest 64-bit integer has no magnitude.
+        gram = unpack_symmetric(self.gram, self.space.width)
+        for start in range(0, len(gram), _ROWS_AT_A_TIME):
+            part = slice(start, start + _ROWS_AT_A_TIME)
+            if (np.abs(gram[part]) > np.outer(sizes[part], sizes)).any():
                 raise DataError("a Gram matrix with an entry larger than its diagonal allows")
         length = float(np.sqrt(float(self.energy)))
         if (np.abs(self.moment.astype(np.float64)) > sizes[:, None] * length).any():
@@ -189,7 +193,7 @@ class Statistics(Additive):
             return
         constant = self._constant()
         # The column of the constant repeats the total of the class sums.
-        column = np.array([row[last - i] for i, row in self._rows()])
+        column = self.gram[self._starts() + last - np.arange(last + 1)]
         if (column != self.moment.sum(axis=1) * constant).any():
             raise DataError("a Gram matrix whose row of sums differs from the class sums")
         if (counts < 0).any() or (self.moment[last] % constant).any():
@@ -214,12 +218,11 @@ class Statistics(Additive):
         """Return the number of roundings of an entry: none on the grid."""
         return 0 if self.space.exact else self.count
 
-    def _rows(self) -> Iterator[tuple[int, Array]]:
-        """Yield the rows of the upper triangle of the Gram matrix."""
-        start, width = 0, self.space.width
-        for i in range(width):
-            yield i, self.gram[start : start + width - i]
-            start += width - i
+    def _starts(self) -> Integers:
+        """Return the index of each row's first entry, which is on the diagonal, in `gram`."""
+        rows = np.arange(self.space.width)
+        starts: Integers = rows * self.space.width - rows * (rows - 1) // 2
+        return starts
 
     def solve(self, ridge: float, *, towards: Floats | None = None) -> Floats:
         """Return the weights of argmin_W ``|F W - Y|^2 + ridge |W - towards|^2``, (d, c).
@@ -258,9 +261,7 @@ class Statistics(Additive):
 
     def diagonal(self) -> Array:
         """Return the diagonal of the Gram matrix: the sum of squares of each feature."""
-        width = self.space.width
-        starts = np.arange(width) * width - np.arange(width) * (np.arange(width) - 1) // 2
-        diagonal: Array = self.gram[starts]
+        diagonal: Array = self.gram[self._starts()]
         return diagonal
 
     def with_classes(self, classes: Sequence[str]) -> Statistics:

@@ -98,6 +98,9 @@ class Weighted(Additive):
     def lacks_schema(self) -> bool:
         return not self.places
 
+    def claimed_weight(self) -> int:
+        return int(self.weight.max(initial=0))
+
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)
         fine = self.total.shape if self.places > SINGLE else (0,)

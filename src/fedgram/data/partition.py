@@ -7,15 +7,19 @@ in the same proportions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgram.core.samples import Array, Floats, Integers
 from fedgram.data.dataset import TEST, TRAIN, VALID, Dataset
 from fedgram.data.plan import PartitionPlan
 from fedgram.errors import ConfigError, DataError
+from fedgram.runtime.lazy_sequence import LazySequence
 
 DEFAULT_CLIENTS = 20
 
@@ -31,7 +35,93 @@ class ClientIndices:
     holdout: bool = False
 
 
-def partition(data: Dataset, plan: PartitionPlan) -> list[ClientIndices]:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClientRows:
+    """One part of the split of all clients: the clients' indices, one client after the other."""
+
+    indices: Integers
+    counts: Integers
+
+    @classmethod
+    def of(cls, owner: Integers, members: Integers, clients: int) -> ClientRows:
+        """Sort some samples by their client; those of one client stay in order.
+
+        Parameters
+        ----------
+        owner
+            The client of each sample of the data set.
+        members
+            Indices of the samples of this part.
+        clients
+            Number of clients.
+        """
+        owners = owner[members]
+        order = np.argsort(owners, kind="stable")
+        return cls(indices=members[order], counts=np.bincount(owners, minlength=clients))
+
+    @cached_property
+    def ends(self) -> Integers:
+        """Where the next client's indices begin."""
+        ends: Integers = np.cumsum(self.counts)
+        return ends
+
+    def __getitem__(self, client: int) -> Integers:
+        end = self.ends[client]
+        return self.indices[end - self.counts[client] : end]
+
+    def select(self, chosen: Array) -> ClientRows:
+        """Return the rows of the chosen clients only."""
+        kept = np.repeat(chosen, self.counts)
+        return ClientRows(indices=self.indices[kept], counts=self.counts[chosen])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Partition(LazySequence[ClientIndices]):
+    """The samples of all clients, as arrays: `ClientIndices` are made when they are asked for.
+
+    Parameters
+    ----------
+    names
+        Names of the clients.
+    train, valid, test
+        Indices of their samples.
+    held_out
+        Whether each client is held out of training.
+    """
+
+    names: Sequence[str]
+    train: ClientRows
+    valid: ClientRows
+    test: ClientRows
+    held_out: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def make(self, place: int) -> ClientIndices:
+        """Return the samples of one client."""
+        return ClientIndices(
+            id=self.names[place],
+            train=self.train[place],
+            valid=self.valid[place],
+            test=self.test[place],
+            holdout=bool(self.held_out[place]),
+        )
+
+    def select(self, chosen: NDArray[np.bool_]) -> Partition:
+        """Return the chosen clients only."""
+        if chosen.all():
+            return self
+        return Partition(
+            names=list(compress(self.names, chosen)),
+            train=self.train.select(chosen),
+            valid=self.valid.select(chosen),
+            test=self.test.select(chosen),
+            held_out=self.held_out[chosen],
+        )
+
+
+def partition(data: Dataset, plan: PartitionPlan) -> Partition:
     """Return the indices of every client's samples.
 
     Examples
@@ -51,20 +141,14 @@ def partition(data: Dataset, plan: PartitionPlan) -> list[ClientIndices]:
         everything = np.full(len(data), TRAIN)
         owner = _owners(data, plan, everything, len(names))
         split = _split_within(owner, plan, len(names))
+    train, valid, test = (
+        ClientRows.of(owner, np.flatnonzero(which), len(names))
+        for which in (split == TRAIN, (split != TRAIN) & (split != TEST), split == TEST)
+    )
+    for k in np.flatnonzero(train.counts == 0):
+        raise DataError(f"client {names[k]} has no training samples; remove the client's samples")
     held = _held_out(plan, len(names))
-    for k, name in enumerate(names):
-        if not np.any((owner == k) & (split == TRAIN)):
-            raise DataError(f"client {name} has no training samples; remove the client's samples")
-    return [
-        ClientIndices(
-            id=name,
-            train=np.flatnonzero((owner == k) & (split == TRAIN)),
-            valid=np.flatnonzero((owner == k) & (split != TRAIN) & (split != TEST)),
-            test=np.flatnonzero((owner == k) & (split == TEST)),
-            holdout=k in held,
-        )
-        for k, name in enumerate(names)
-    ]
+    return Partition(names=names, train=train, valid=valid, test=test, held_out=held)
 
 
 def fixed_split(data: Dataset, plan: PartitionPlan) -> Integers:
@@ -106,16 +190,16 @@ def _owners(data: Dataset, plan: PartitionPlan, split: Integers, clients: int) -
     owner = np.full(len(data), -1)
     owner[train] = _PARTITIONERS[plan.partition](groups[train], clients, plan)
     _ensure_minimum(owner, train, clients, plan)
-    trained = _proportions(groups[train], owner[train], clients, int(groups.max()) + 1)
     for part in np.unique(split[split != TRAIN]):
         members = np.flatnonzero(split == part)
         rng = _rng(plan, f"follow-{part}")
+        trained = _proportions(groups[train], owner[train], clients, int(groups.max()) + 1)
         owner[members] = _assigned(groups[members], trained, rng, _rng(plan, "order"))
     return owner
 
 
 def _iid(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
-    even = np.full((int(groups.max()) + 1, clients), 1 / clients)
+    even = np.broadcast_to(1 / clients, (int(groups.max()) + 1, clients))
     return _assigned(groups, even, _rng(plan, "deal"), _rng(plan, "order"))
 
 
@@ -130,7 +214,7 @@ def _dirichlet(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
 
 def _quantity(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
     sizes = _rng(plan, "quantity").dirichlet(np.full(clients, plan.dirichlet))
-    alike = np.tile(sizes, (int(groups.max()) + 1, 1))
+    alike = np.broadcast_to(sizes, (int(groups.max()) + 1, clients))
     return _assigned(groups, alike, _rng(plan, "deal"), _rng(plan, "order"))
 
 
@@ -163,8 +247,8 @@ def _shards(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
     by_class = shuffled[np.argsort(groups[shuffled], kind="stable")]
     owner = np.empty(len(groups), np.int64)
     holders = rng.permutation(np.repeat(np.arange(clients), plan.shards))
-    for holder, shard in zip(holders, np.array_split(by_class, len(holders)), strict=True):
-        owner[shard] = holder
+    size, longer = divmod(len(groups), len(holders))  # the first shards have one sample more
+    owner[by_class] = np.repeat(holders, size + (np.arange(len(holders)) < longer))
     return owner
 
 
@@ -179,8 +263,8 @@ def _classes(groups: Integers, clients: int, plan: PartitionPlan) -> Integers:
         )
     turns = _rng(plan, "classes").permutation(found)
     held = np.zeros((int(groups.max()) + 1, clients))
-    for place in range(wanted * clients):
-        held[turns[place % len(found)], place // wanted] = 1
+    places = np.arange(wanted * clients)
+    held[turns[places % len(found)], places // wanted] = 1
     scarce = np.flatnonzero(np.bincount(groups) < held.sum(axis=1))
     if len(scarce):
         raise DataError(
@@ -210,7 +294,10 @@ _PARTITIONERS: Mapping[str, Callable[[Integers, int, PartitionPlan], Integers]] 
 
 
 def _assigned(
-    groups: Integers, proportions: Floats, rng: np.random.Generator, order: np.random.Generator
+    groups: Integers,
+    proportions: Iterable[Floats],
+    rng: np.random.Generator,
+    order: np.random.Generator,
 ) -> Integers:
     """Assign each group's samples in proportion; cumulative rounding loses no sample.
 
@@ -223,8 +310,7 @@ def _assigned(
         members = rng.permutation(np.flatnonzero(groups == group))
         ends = np.rint(np.cumsum(row[turn]) * len(members)).astype(np.int64)
         ends[-1] = len(members)
-        for client, part in zip(turn, np.split(members, ends[:-1]), strict=True):
-            owner[part] = client
+        owner[members] = np.repeat(turn, np.diff(ends, prepend=0))
     return owner
 
 
@@ -242,12 +328,13 @@ def _domains(data: Dataset, train: Integers, clients: int) -> Integers:
     return codes.astype(np.int64)
 
 
-def _proportions(groups: Integers, owner: Integers, clients: int, size: int) -> Floats:
-    counts = np.zeros((size, clients))
-    np.add.at(counts, (groups, owner), 1)
-    counts[counts.sum(axis=1) == 0] = 1  # a group without training samples goes to all clients
-    shares: Floats = counts / counts.sum(axis=1, keepdims=True)
-    return shares
+def _proportions(groups: Integers, owner: Integers, clients: int, size: int) -> Iterator[Floats]:
+    """Yield the proportions of each group, one at a time: there may be a million clients."""
+    for group in range(size):
+        counts = np.bincount(owner[groups == group], minlength=clients)
+        if not counts.any():  # a group without training samples goes to all clients
+            counts = np.ones(clients, np.int64)
+        yield counts / counts.sum()
 
 
 def _ensure_minimum(owner: Integers, train: Integers, clients: int, plan: PartitionPlan) -> None:
@@ -265,23 +352,35 @@ def _ensure_minimum(owner: Integers, train: Integers, clients: int, plan: Partit
             f"partition by {plan.partition} allows no other clients' samples; use a smaller "
             "minimum, or fewer data.clients"
         )
-    for poor in np.flatnonzero(sizes < plan.minimum):
-        while sizes[poor] < plan.minimum:
-            rich = int(sizes.argmax())
-            owner[turn[np.flatnonzero(owner[turn] == rich)[0]]] = poor
-            sizes[rich] -= 1
-            sizes[poor] += 1
+    moved = _spare(owner[turn], sizes, plan.minimum)
+    poor = np.repeat(np.arange(clients), np.maximum(plan.minimum - sizes, 0))
+    owner[turn[moved[: len(poor)]]] = poor
+
+
+def _spare(owners: Integers, sizes: Integers, minimum: int) -> Integers:
+    """Return the samples to take from clients with more than `minimum`, in order.
+
+    The next one is always the first sample that is left of the largest client: of equal clients,
+    of the first. So a client's sample number j (from 0) is taken when the client is the largest
+    with `size - j` samples.
+    """
+    order = np.argsort(owners, kind="stable")
+    number = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    left = np.repeat(sizes, sizes) - number
+    spare = np.flatnonzero(left > minimum)
+    return order[spare[np.argsort(-left[spare], kind="stable")]]
 
 
 def _split_within(owner: Integers, plan: PartitionPlan, clients: int) -> Integers:
     split = np.full(len(owner), TRAIN)
     rng = _rng(plan, "within")
-    for k in range(clients):
-        members = rng.permutation(np.flatnonzero(owner == k))
-        tested = min(round(plan.test_fraction * len(members)), max(0, len(members) - 1))
+    rows = ClientRows.of(owner, np.arange(len(owner)), clients)
+    for k in np.flatnonzero(rows.counts > 1).tolist():  # a single sample is for training
+        members = rng.permutation(rows[k])
+        tested = min(round(plan.test_fraction * len(members)), len(members) - 1)
         split[members[:tested]] = TEST
         left = len(members) - tested
-        validated = min(round(plan.valid_fraction * left), max(0, left - 1))
+        validated = min(round(plan.valid_fraction * left), left - 1)
         split[members[tested : tested + validated]] = VALID
     return split
 
@@ -311,14 +410,15 @@ def _names(data: Dataset, plan: PartitionPlan) -> list[str]:
     return [f"{domains[k % len(domains)]}-{k // len(domains)}" for k in range(count)]
 
 
-def _held_out(plan: PartitionPlan, clients: int) -> set[int]:
+def _held_out(plan: PartitionPlan, clients: int) -> NDArray[np.bool_]:
     if plan.holdout_clients >= clients:
         raise ConfigError(
             f"data.holdout_clients = {plan.holdout_clients}: no client of {clients} remains for "
             "training; use a smaller number"
         )
-    chosen = _rng(plan, "holdout").permutation(clients)[: plan.holdout_clients]
-    return {int(k) for k in chosen}
+    held = np.zeros(clients, bool)
+    held[_rng(plan, "holdout").permutation(clients)[: plan.holdout_clients]] = True
+    return held
 
 
 def _column(data: Dataset, name: str) -> Array:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
-from importlib.metadata import version
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -21,6 +20,7 @@ from fedgram.experiments import config as configuration
 from fedgram.runtime import files
 from fedgram.runtime.settings import build
 from fedgram.runtime.toml import written
+from fedgram.runtime.version import own_version
 
 DEMO_SITES = ("north", "west", "south")
 DEFAULT_ADDRESS = "127.0.0.1:8000"
@@ -354,7 +354,7 @@ def _write_site(
 def _write_app(project: Project) -> None:
     """Write the Flower app: a package whose two modules import the apps of fedgram."""
     server = tomlkit.item(str(project.server)).as_string()
-    about = _page("app.toml", version=version("fedgram"), server=server)
+    about = _page("app.toml", version=own_version(), server=server)
     files.write(project.app / "pyproject.toml", about)
     files.write(project.app / "fedgram_app" / "__init__.py", "")
     for name in ("client", "server"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgram.deploy.flower.state import DATABASE, clean
+from fedgram.deploy.flower.state import DATABASE, UNCLEANED, clean
 from fedgram.deploy.residue import residue
 from fedgram.deploy.run_state import erase_replay_logs
 from fedgram.deploy.settings import FederationRules, read_federation
@@ -17,7 +17,8 @@ from fedgram.errors import LedgerError, MismatchError
 from fedgram.experiments.record import NOTES, SCORES, file_name, read_lines, read_object
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.folder import Ledgers, unused
-from fedgram.ledger.ledger import COHORT, Ledger, cohort
+from fedgram.ledger.history import COHORT
+from fedgram.ledger.ledger import Ledger, cohort
 from fedgram.runtime import files
 
 
@@ -142,13 +143,26 @@ class Membership:
         with Ledgers(self.folder) as ledgers:
             return {name: ledger.signed_by for name, ledger in ledgers}
 
+    def lost_keys(self) -> dict[str, dict[int, str]]:
+        """Return the keys that replaced lost ones, as `Ledger.lost_keys`, by ledger."""
+        with Ledgers(self.folder) as ledgers:
+            return {name: ledger.lost_keys for name, ledger in ledgers}
+
     def require_no_residue(self) -> None:
-        """Raise LedgerError if files of this folder hold messages of forgotten clients."""
+        """Raise LedgerError if files of this folder hold messages of forgotten clients.
+
+        Also raise it if Flower's database was in use when messages were to be erased.
+        """
         if remains := self.residue():
             listed = ", ".join(f"{client} in {path}" for client, path in remains)
             raise LedgerError(
                 f"messages of forgotten sites remain: {listed}; restart the server, which cleans "
                 f"{DATABASE}; delete other files"
+            )
+        if (self.folder / UNCLEANED).is_file():
+            raise LedgerError(
+                f"{self.folder / DATABASE}: in use when a site was forgotten, and may hold its "
+                "messages; restart the server, which cleans it"
             )
 
     def _run(self, path: Path) -> dict[str, Any]:
@@ -188,8 +202,8 @@ def _account(name: str, ledger: Ledger, federation: FederationRules) -> dict[str
 
 
 def _known(ledger: Ledger) -> set[str]:
-    """Return the clients with contributions in a ledger, alone or within a cohort."""
-    return {*ledger.stored_clients, *cohort(ledger)} - {COHORT}
+    """Return the clients with contributions in a ledger, alone or within a cohort, also earlier."""
+    return {*ledger.stored_clients, *cohort(ledger), *ledger.summed_clients} - {COHORT}
 
 
 def _forgotten(ledger: Ledger, client: str) -> Certificate:

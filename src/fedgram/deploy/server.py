@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from fedgram.federation.method import Method
 from fedgram.ledger.folder import LOCK, Ledgers
 from fedgram.ledger.ledger import Ledger
 from fedgram.runtime import files
+from fedgram.runtime.version import own_version
 
 SETTINGS = "federation.toml"
 _PATIENCE = 60.0  # seconds to wait for another server to end
@@ -77,7 +77,7 @@ def alone(folder: Path, transport: Transport) -> Iterator[None]:
 
 def _served(transport: Transport, folder: Path, say: Say) -> Path:
     config, federation = read_federation(folder / SETTINGS)
-    plan = [config.to_dict(), asdict(federation), version("fedgram")]
+    plan = [config.to_dict(), asdict(federation), own_version()]
     run_state = RunState.begin(folder, codec.digest(plan), config.methods)
     for name in config.methods:
         if run_state.done(name):
@@ -156,7 +156,7 @@ class _Run:
     def _terms(self) -> Terms:
         kept_valid = keeps_valid(self.method) or self.config.data.reserve_valid
         return Terms(
-            version=version("fedgram"),
+            version=own_version(),
             run=self.run_state.runs[self.name],
             seed=self.config.engine.seed,
             method=self.name,

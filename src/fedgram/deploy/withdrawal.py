@@ -8,6 +8,8 @@ that, forget it instead: the whole total is erased, and the other sites are summ
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +32,8 @@ from fedgram.federation.client import Client
 from fedgram.federation.method import create_method
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.folder import Ledgers, unused
-from fedgram.ledger.ledger import COHORT, cohort
+from fedgram.ledger.history import COHORT
+from fedgram.ledger.ledger import cohort
 from fedgram.runtime import files
 
 _SIGNED = ec.ECDSA(hashes.SHA384())
@@ -45,9 +48,10 @@ class Withdrawal:
     statistics: Statistics
     signature: str = ""
 
-    def signed_part(self) -> bytes:
-        """Return the bytes that are signed."""
-        return b"fedgram withdrawal\n" + codec.digest([self.client, self.statistics]).encode()
+    def signed_part(self, run: str) -> bytes:
+        """Return the bytes that are signed: a withdrawal is from the sum of one run."""
+        about = codec.digest([self.client, self.statistics, run])
+        return b"fedgram withdrawal\n" + about.encode()
 
     @property
     def mark(self) -> str:
@@ -88,25 +92,30 @@ def withdraw(site: SiteFolder, method: str) -> Withdrawal:
         raise ConfigError(
             f"{site.key}: not the private key of a site; see 'fedgram federation keys'"
         )
-    signature = key.sign(unsigned.signed_part(), _SIGNED).hex()
+    signature = key.sign(unsigned.signed_part(card["run"]), _SIGNED).hex()
     return Withdrawal(client=unsigned.client, statistics=unsigned.statistics, signature=signature)
 
 
 def accept(project: Project, path: Path) -> Certificate:
-    """Check the signature of a withdrawal and subtract it from its cohort's total."""
+    """Check the signature of a withdrawal and subtract it from its cohort's total.
+
+    It is accepted once: the site is then not in the sum any more, and when it joins again, that is
+    the sum of another run.
+    """
     withdrawal = codec.load(path)
     if not isinstance(withdrawal, Withdrawal):
         raise DataError(f"{path}: not a withdrawal; make one with 'fedgram federation withdraw'")
-    _require_signed(project, withdrawal)
+    key = _public_key(project, withdrawal)
     client, part = withdrawal.client, withdrawal.statistics
     require_possible(part)
     folder = project.server
     with files.private(folder), unused(folder), Ledgers(folder) as ledgers:
         for _, ledger in ledgers:
-            ledger.require_unused(client, withdrawal.mark)
-        for _, ledger in ledgers:
             names = cohort(ledger)
             if client in names and ledger.space == part.space:
+                _require_signed(key, withdrawal, ledger.runs)
+                for _, each in ledgers:
+                    each.require_unused(client, withdrawal.mark)
                 rest = [name for name in names if name != client]
                 erase_messages(folder)
                 tag, mark = "\n".join(rest), withdrawal.mark
@@ -116,16 +125,25 @@ def accept(project: Project, path: Path) -> Certificate:
     )
 
 
-def _require_signed(project: Project, withdrawal: Withdrawal) -> None:
+def _public_key(project: Project, withdrawal: Withdrawal) -> ec.EllipticCurvePublicKey:
     site = next((each for each in project.sites if each.name == withdrawal.client), None)
     if site is None or not site.public_key.is_file():  # no name from a file becomes a path
         raise PrivacyError("the withdrawal is of a site whose key is not here; nothing was changed")
-    try:
-        key = serialization.load_ssh_public_key(site.public_key.read_bytes())
-        if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise ConfigError(f"{site.public_key}: not the public key of a site")
-        key.verify(bytes.fromhex(withdrawal.signature), withdrawal.signed_part(), _SIGNED)
-    except (InvalidSignature, TypeError, ValueError) as error:
-        raise PrivacyError(
-            f"the withdrawal is not signed by {withdrawal.client}; nothing was changed"
-        ) from error
+    key = serialization.load_ssh_public_key(site.public_key.read_bytes())
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ConfigError(f"{site.public_key}: not the public key of a site")
+    return key
+
+
+def _require_signed(
+    key: ec.EllipticCurvePublicKey, withdrawal: Withdrawal, runs: Sequence[str]
+) -> None:
+    """Raise PrivacyError unless a site withdraws from the sum of one of these runs."""
+    for run in runs:
+        with suppress(InvalidSignature, TypeError, ValueError):
+            key.verify(bytes.fromhex(withdrawal.signature), withdrawal.signed_part(run), _SIGNED)
+            return
+    raise PrivacyError(
+        f"the withdrawal is not signed by {withdrawal.client}, or is from an earlier sum; make a "
+        "new one after a run; nothing was changed"
+    )

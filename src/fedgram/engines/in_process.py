@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.shared import part_for
+from fedgram.core.samples import Integers
+from fedgram.core.shared import part_for, same_for_all
+from fedgram.core.statistics import Statistics
 from fedgram.engines.protocol import (
     DROPOUT,
     SCORING,
@@ -23,10 +27,14 @@ from fedgram.engines.protocol import (
     server_rng,
 )
 from fedgram.engines.totals import Totals
-from fedgram.errors import ConfigError, DataError, at_client
+from fedgram.errors import ConfigError, FedgramError, at_client
 from fedgram.federation.client import Client, Site
 from fedgram.federation.protocol import Exchange, Phase, Total
+from fedgram.federation.scoring import ScoreTask, SiteScore
+from fedgram.federation.sites import Sites
 from fedgram.federation.step import Reply, Step, step_name
+from fedgram.federation.union_scoring import UnionScores, can_score_together, score_together
+from fedgram.federation.union_step import StatisticsStep
 from fedgram.runtime import flops
 
 Item = TypeVar("Item")
@@ -59,7 +67,8 @@ class InProcess:
         Probability that a client does not answer a request in training. At least one answers.
     on_ask, on_reply
         Called after each exchange with its record, and after each client's part of it with the
-        name of the step and the numbers of clients done and asked.
+        name of the step and the numbers of clients done and asked; of clients that are computed
+        together, after some of them.
 
     Examples
     --------
@@ -90,11 +99,7 @@ class InProcess:
         on_ask: Callable[[Exchange], None] | None = None,
         on_reply: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        self._sites: dict[str, Site] = {}
-        for site in sites:
-            if site.id in self._sites:
-                raise DataError(f"client {site.id}: two clients have this name; names must differ")
-            self._sites[site.id] = site
+        self._sites = Sites.of(sites).sorted()
         if workers < 1:
             raise ConfigError(f"engine.workers = {workers}: use at least 1")
         if seed < 0:
@@ -113,7 +118,7 @@ class InProcess:
 
     @property
     def clients(self) -> Sequence[str]:
-        return sorted(self._sites)
+        return self._sites.names
 
     @property
     def private(self) -> bool:
@@ -130,12 +135,14 @@ class InProcess:
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Total:
-        replies = self._ask(step, broadcast, clients)
-        first, total = next(replies)
-        names = [first]
-        for name, reply in replies:
-            total = total + reply
-            names.append(name)
+        names, client_at = self._prepare(step, clients)
+        names = self._survivors(names)
+        total = None
+        if isinstance(step, StatisticsStep) and broadcast is None:
+            total = self._sum_of_union(step, names)
+        if total is None:
+            replies = self._ask(step, broadcast, names, client_at)
+            total = functools.reduce(operator.add, (reply for _, reply in replies))
         self._totals.summed(step, broadcast, names)
         return total
 
@@ -144,42 +151,98 @@ class InProcess:
     ) -> Iterator[tuple[str, Reply]]:
         if self._private:
             raise refusal(step)
-        return self._totals.gathered(step, broadcast, self._ask(step, broadcast, clients))
+        names, client_at = self._prepare(step, clients)
+        replies = self._ask(step, broadcast, self._survivors(names), client_at)
+        return self._totals.gathered(step, broadcast, replies)
 
     def evaluate(
         self, step: Callable[[Site, Client, Any], Result], shared: Any
-    ) -> Iterator[tuple[str, Result]]:
-        """Yield the result of `step` at each site, with the site's part of `shared`.
+    ) -> Iterable[tuple[str, Result]]:
+        """Return the result of `step` at each site, with the site's part of `shared`.
 
         Only the runner calls this method, because the step sees the site's test data. The state of
-        the client is read-only.
+        the client is read-only. Sites that all have one model are scored together.
         """
+        if self.clients and isinstance(step, ScoreTask) and can_score_together(step, shared):
+            found: Any = self._evaluate_together(step, shared)
+            if found is not None:
+                return cast(Iterable[tuple[str, Result]], found)
         sizes: dict[int, int] = {}  # many clients get the same part
 
         def at(name: str) -> Answer[Result]:
-            site, part = self._sites[name], part_for(shared, name)
+            site, part = self._site(name), part_for(shared, name)
             if id(part) not in sizes:
                 sizes[id(part)] = _size(part)
-            rng, totals = client_rng(self._seed, name, SCORING), self._totals.of(name)
-            client = site.client(rng, frozen=True, totals=totals)
+            client = self._scored_client(name)
             result, flops = with_flops(lambda: step(site, client, part))
             return result, _size(result), sizes[id(part)], flops
 
         return self._exchange("score", step_name(step), self.clients, at)
 
+    def _evaluate_together(self, task: ScoreTask, shared: Any) -> UnionScores | None:
+        """Return the scores of all sites with one model; None if they are to be made one by one."""
+        start = time.perf_counter()
+        client = self._scored_client(self.clients[0])
+        try:
+            found, flops = with_flops(lambda: score_together(task, self._sites, client, shared))
+        except FedgramError:
+            return None  # the error at a client names this client
+        clients, name = len(self._sites), step_name(task)
+        down = clients * _size(shared)
+        self._record(name, "score", clients, found.size(), down, start, flops)
+        self._report(name, clients, clients, clients)
+        return found
+
+    def _scored_client(self, name: str) -> Client:
+        rng, totals = client_rng(self._seed, name, SCORING), self._totals.of(name)
+        return self._site(name).client(rng, frozen=True, totals=totals)
+
     def deliver(self, shared: Any, round_: int = 0) -> None:
         """Count one delivery of the final result to every client."""
         start = time.perf_counter()
-        parts = {id(part): part for part in (part_for(shared, name) for name in self.clients)}
-        sizes = {key: _size(part) for key, part in parts.items()}  # often one part for all clients
-        down = sum(sizes[id(part_for(shared, name))] for name in self.clients)
+        if same_for_all(shared):
+            down = len(self._sites) * _size(shared)
+        else:
+            down = sum(_size(part_for(shared, name)) for name in self.clients)
         self._record("deliver", "deliver", len(self._sites), 0, down, start)
 
+    def _sum_of_union(self, step: StatisticsStep, names: Sequence[str]) -> Any:
+        """Return the sum over the clients in batches; None if it has to be made one by one."""
+        start, done, up, flops = time.perf_counter(), 0, 0, 0
+        batches = list(self._sites.batches(self._sites.places(names)))
+        total, failed = Statistics.zero(), False
+        try:
+            work = self._spread(lambda batch: self._union_at(step, batch), batches)
+            for batch, ((part, size), more) in zip(batches, work, strict=True):
+                total, done = total + part, done + len(batch)
+                up, flops = up + size, flops + more
+                self._report(step_name(step), len(batch), done, len(names))
+        except FedgramError:
+            failed = True  # the error at a client names this client
+        finally:
+            if not failed:
+                self._record(step_name(step), "train", done, up, 0, start, flops)
+        return None if failed else total
+
+    def _report(self, step: str, new: int, done: int, asked: int) -> None:
+        """Tell of the clients of a batch: of each if they are few, else about a hundred times."""
+        if self._on_reply:
+            for count in (*range(done - new + 1, done, 1 + new // 100), done):
+                self._on_reply(step, count, asked)
+
+    def _union_at(
+        self, step: StatisticsStep, batch: Integers
+    ) -> tuple[tuple[Statistics, int], int]:
+        return with_flops(lambda: step.total(self._sites.closed_form(batch)))
+
     def _ask(
-        self, step: Step[Result], broadcast: Any, clients: Iterable[str] | None
+        self,
+        step: Step[Result],
+        broadcast: Any,
+        names: Sequence[str],
+        client_at: Callable[[str], Client],
     ) -> Iterator[tuple[str, Result]]:
-        names, client_at = self._prepare(step, clients)
-        down, names = _size(broadcast), self._survivors(names)
+        down = _size(broadcast)
         together = getattr(step, "together", None)
         if together is None:
 
@@ -208,9 +271,12 @@ class InProcess:
 
         def client_at(name: str) -> Client:
             rng = client_rng(self._seed, name, number)
-            return self._sites[name].client(rng, totals=self._totals.of(name))
+            return self._site(name).client(rng, totals=self._totals.of(name))
 
         return names, client_at
+
+    def _site(self, name: str) -> Site:
+        return self._sites[self._sites.place(name)]
 
     def _groups(self, names: Sequence[str], most: int) -> list[Sequence[str]]:
         """Return groups of at most `most` clients, with equally many groups for each worker."""
@@ -316,4 +382,6 @@ def with_flops(step: Callable[[], Result]) -> tuple[Result, int]:
 
 
 def _size(value: Any) -> int:
+    if isinstance(value, SiteScore):
+        return value.size()
     return 0 if value is None else codec.counted(value)

@@ -57,8 +57,9 @@ class Ledgered:
         if self._answered or broadcast is not None or clients is not None:
             raise ConfigError(
                 f"a ledger's total answers one sum over all members; expected no more, got "
-                f"{step_name(step)}; a ridge head is valid at once (afl, or logistic with "
-                "exchanges=0); run logistic, auto and the like again with the sites present"
+                f'{step_name(step)}; give numbers for settings that are "auto", or use a ridge '
+                "head (afl, or logistic with exchanges=0), which is valid at once; run logistic, "
+                "auto and the like again with the sites present"
             )
         self._answered = True
         return self._total  # type: ignore[return-value]  # a method's one sum is of statistics

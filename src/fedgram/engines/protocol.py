@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from fedgram.core.shared import part_for
 from fedgram.errors import ConfigError, PrivacyError
+from fedgram.federation.client import Randomness
 from fedgram.federation.protocol import Exchange, Federation
 from fedgram.federation.scoring import ScoreTask, SiteScore
 from fedgram.federation.step import step_name
@@ -23,8 +24,10 @@ class Engine(Federation, Protocol):
 
     asks: list[Exchange]
 
-    def evaluate(self, step: ScoreTask, shared: Any) -> Iterator[tuple[str, SiteScore]]:
-        """Yield the score of each site, or the sum of all scores if the server sees only that.
+    def evaluate(self, step: ScoreTask, shared: Any) -> Iterable[tuple[str, SiteScore]]:
+        """Return the score of each site, or the sum of all scores if the server sees only that.
+
+        `UnionScores` are the scores of sites that were scored together.
 
         The exchanges of the scoring are appended to ``asks``.
         """
@@ -33,10 +36,10 @@ class Engine(Federation, Protocol):
         """Send every client the final result, which is the result of this round."""
 
 
-def client_rng(seed: int, client: str, ask: int) -> np.random.Generator:
-    """Return a client's random generator, from the seed, its name and the number of the call."""
+def client_rng(seed: int, client: str, ask: int) -> Randomness:
+    """Return a client's random numbers, from the seed, its name and the number of the call."""
     name = int.from_bytes(hashlib.sha256(client.encode()).digest()[:8], "little")
-    return np.random.default_rng(np.random.SeedSequence([seed, name, ask]))
+    return Randomness([seed, name, ask])
 
 
 def server_rng(seed: int, asked: int, purpose: int = SERVER) -> np.random.Generator:
@@ -49,7 +52,7 @@ def resolve_clients(
 ) -> Sequence[str]:
     """Return the names of the asked members, sorted; raise for none and for unknown names."""
     names = members if clients is None else sorted(set(clients))
-    unknown = sorted(set(names) - set(members))
+    unknown = [] if clients is None else sorted(set(names) - set(members))
     if unknown or not names:
         missing = f"unknown clients: {', '.join(unknown)}" if unknown else "no clients"
         raise ConfigError(f"this federation cannot answer {step_name(step)}: {missing}")

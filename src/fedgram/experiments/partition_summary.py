@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from statistics import median
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedgram.core.samples import Integers, Samples
+from fedgram.core.samples import Integers
+from fedgram.core.segments import Segments
 from fedgram.data.dataset import Dataset
-from fedgram.data.partition import ClientIndices
+from fedgram.data.partition import ClientRows, Partition
 from fedgram.federation.federated_dataset import FederatedDataset
+from fedgram.federation.sites import Sites
+from fedgram.runtime.lazy_sequence import LazySequence
 
 FORMAT = 1
 Part = Literal["train", "valid", "test"]
+PARTS: tuple[Part, ...] = ("train", "valid", "test")
 Counts = tuple[int, ...]
 
 
@@ -76,7 +83,7 @@ class PartitionSummary:
     """
 
     classes: tuple[str, ...]
-    clients: tuple[ClientCounts, ...]
+    clients: Sequence[ClientCounts]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts as plain numbers and texts, for JSON."""
@@ -99,59 +106,155 @@ class PartitionSummary:
 
     def summary(self) -> dict[str, dict[str, float]]:
         """Return the smallest, median and largest client, by samples and by classes."""
-        sizes = {
-            part: [sum(getattr(client, part)) for client in self.clients]
-            for part in ("train", "valid", "test")
+        found = self.clients
+        if isinstance(found, CountedClients):
+            sizes, classes = found.sizes(), found.numbers_of_classes()
+        else:
+            sizes = {part: [sum(getattr(client, part)) for client in found] for part in PARTS}
+            classes = [client.classes for client in found]
+        ranges: dict[str, dict[str, float]] = {
+            part: {**_min_median_max(counts), "total": sum(counts)}
+            for part, counts in sizes.items()
         }
-        ranges = {
-            part: {**_min_median_max(found), "total": sum(found)} for part, found in sizes.items()
-        }
-        return {**ranges, "classes": _min_median_max([client.classes for client in self.clients])}
+        return {**ranges, "classes": _min_median_max(classes)}
 
 
-def summary_of_indices(data: Dataset, shares: Iterable[ClientIndices]) -> PartitionSummary:
-    """Count the classes of every client's share of a data set."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PartCodes:
+    """The class codes of one part of all clients' samples; those of a client are together."""
 
-    def counted(indices: Integers) -> Counts:
-        return _counted(data.y[indices], len(data.classes))
+    codes: Integers
+    starts: Integers
+    counts: Integers
 
-    clients = [
-        ClientCounts(
-            client=share.id,
-            holdout=share.holdout,
-            train=counted(share.train),
-            valid=counted(share.valid),
-            test=counted(share.test),
+    @classmethod
+    def of(cls, codes: Integers, counts: Integers) -> PartCodes:
+        """Return the codes of clients that follow each other."""
+        return cls(codes=codes, starts=np.cumsum(counts) - counts, counts=counts)
+
+    def of_client(self, client: int) -> Integers:
+        """Return the codes of one client."""
+        start = self.starts[client]
+        return self.codes[start : start + self.counts[client]]
+
+    def select(self, order: Integers) -> PartCodes:
+        """Return the clients in this order."""
+        return replace(self, starts=self.starts[order], counts=self.counts[order])
+
+    def joined(self, other: PartCodes) -> PartCodes:
+        """Return these clients and then others."""
+        if not len(other.counts):
+            return self
+        return PartCodes(
+            codes=np.concatenate([self.codes, other.codes]),
+            starts=np.concatenate([self.starts, other.starts + len(self.codes)]),
+            counts=np.concatenate([self.counts, other.counts]),
         )
-        for share in shares
-    ]
-    return PartitionSummary(classes=data.classes, clients=tuple(clients))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CountedClients(LazySequence[ClientCounts]):
+    """Clients whose classes are counted when they are asked for: there may be a million."""
+
+    names: Sequence[str]
+    held_out: NDArray[np.bool_]
+    classes: int
+    parts: Mapping[Part, PartCodes]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def make(self, place: int) -> ClientCounts:
+        """Return the counts of one client."""
+        counts = {
+            part: _counted(found.of_client(place), self.classes)
+            for part, found in self.parts.items()
+        }
+        held = bool(self.held_out[place])
+        return ClientCounts(client=self.names[place], holdout=held, **counts)
+
+    def sizes(self) -> dict[Part, list[int]]:
+        """Return the number of samples of each client."""
+        return {part: found.counts.tolist() for part, found in self.parts.items()}
+
+    def numbers_of_classes(self) -> list[int]:
+        """Return the number of classes among each client's training samples."""
+        train = self.parts["train"]
+        owners = np.empty(len(train.codes), np.int64)
+        order = np.argsort(train.starts, kind="stable")  # of clients without samples, any
+        owners[:] = np.repeat(order, train.counts[order])
+        present = np.unique(owners * self.classes + train.codes) // self.classes
+        numbers: list[int] = np.bincount(present, minlength=len(self)).tolist()
+        return numbers
+
+    def sorted(self) -> CountedClients:
+        """Return the clients in the order of their names."""
+        if not any(map(operator.gt, self.names, islice(self.names, 1, None))):
+            return self
+        order = np.array(sorted(range(len(self)), key=self.names.__getitem__))
+        return replace(
+            self,
+            names=[self.names[k] for k in order],
+            held_out=self.held_out[order],
+            parts={part: found.select(order) for part, found in self.parts.items()},
+        )
+
+
+def summary_of_indices(data: Dataset, shares: Partition) -> PartitionSummary:
+    """Count the classes of every client's share of a data set."""
+    rows: dict[Part, ClientRows] = {
+        "train": shares.train,
+        "valid": shares.valid,
+        "test": shares.test,
+    }
+    parts = {part: PartCodes.of(data.y[one.indices], one.counts) for part, one in rows.items()}
+    clients = CountedClients(
+        names=shares.names, held_out=shares.held_out, classes=len(data.classes), parts=parts
+    )
+    return PartitionSummary(classes=data.classes, clients=clients)
+
+
+def _rows(shares: Partition, part: Part) -> ClientRows:
+    rows: ClientRows = getattr(shares, part)
+    return rows
 
 
 def summary_of(sites: FederatedDataset) -> PartitionSummary:
     """Count the classes of every site's samples; the sites may list their classes differently."""
-    all_sites = [(site, False) for site in sites.members] + [(site, True) for site in sites.holdout]
-    lists = (
-        part.labels.classes for site, _ in all_sites for part in (site.train, site.valid, site.test)
+    groups = [Sites.of(sites.members), Sites.of(sites.holdout)]
+    lists = dict.fromkeys(
+        c for group in groups for part in PARTS for c in _class_lists(group, part)
     )
     classes = tuple(dict.fromkeys(name for names in lists for name in names))
-
-    def counted(samples: Samples) -> Counts:
-        return _counted(samples.labels.relabel(classes).codes, len(classes))
-
-    clients = [
-        ClientCounts(
-            client=site.id,
-            holdout=holdout,
-            train=counted(site.train),
-            valid=counted(site.valid),
-            test=counted(site.test),
-        )
-        for site, holdout in all_sites
-    ]
-    return PartitionSummary(
-        classes=classes, clients=tuple(sorted(clients, key=lambda client: client.client))
+    parts = {
+        part: _codes(groups[0], part, classes).joined(_codes(groups[1], part, classes))
+        for part in PARTS
+    }
+    clients = CountedClients(
+        names=[*groups[0].names, *groups[1].names] if len(groups[1]) else groups[0].names,
+        held_out=np.repeat([False, True], [len(group) for group in groups]),
+        classes=len(classes),
+        parts=parts,
     )
+    return PartitionSummary(classes=classes, clients=clients.sorted())
+
+
+def _class_lists(group: Sites, part: Part) -> Iterable[tuple[str, ...]]:
+    """Return the class lists of the samples of sites: one, if the samples are in one block."""
+    found = getattr(group, part)
+    if isinstance(found, Segments):
+        return [found.samples.labels.classes]
+    return [found[k].labels.classes for k in range(len(group))]
+
+
+def _codes(group: Sites, part: Part, classes: tuple[str, ...]) -> PartCodes:
+    found = getattr(group, part)
+    if isinstance(found, Segments):
+        codes = found.samples.labels.relabel(classes).codes
+        return PartCodes(codes=codes, starts=found.starts, counts=found.counts)
+    codes_of = [found[k].labels.relabel(classes).codes for k in range(len(group))]
+    empty = np.zeros(0, np.int64)
+    return PartCodes.of(np.concatenate([empty, *codes_of]), found.counts)
 
 
 def _counted(codes: Integers, classes: int) -> Counts:
@@ -163,7 +266,7 @@ def _listed(client: ClientCounts) -> dict[Part, list[int]]:
 
 
 def _client(entry: Mapping[str, Any], classes: int) -> ClientCounts:
-    parts = {part: tuple(entry[part]) for part in ("train", "valid", "test")}
+    parts = {part: tuple(entry[part]) for part in PARTS}
     counts = [count for part in parts.values() for count in part]
     if not all(type(count) is int and 0 <= count < 2**53 for count in counts):
         raise TypeError(f"client {entry['client']} has a count that is not an integer >= 0")

@@ -13,10 +13,9 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -42,11 +41,13 @@ from fedgram.runtime import files
 from fedgram.runtime.files import cannot_write
 from fedgram.runtime.parse import json_object
 from fedgram.runtime.threads import THREADS
+from fedgram.runtime.version import own_version
 
 FORMAT = 2
 RUN, EXCHANGES, SCORES = "run.json", "exchanges.jsonl", "scores.jsonl"
 PARTITION, NOTES = "partition.json", "notes.jsonl"
 LONGEST_NAME = 150
+MOST_LISTED = 10_000  # clients with lines and files of their own in the folder
 
 
 class Record:
@@ -88,7 +89,7 @@ class Record:
     def partition(self, counts: PartitionSummary) -> None:
         """Record the number of samples of each class at each client."""
         self._partition = counts
-        if self._folder is not None:
+        if self._folder is not None and len(counts.clients) <= MOST_LISTED:
             files.write(self._folder / PARTITION, json.dumps(counts.to_dict()) + "\n")
 
     def ask(self, ask: Exchange) -> None:
@@ -102,14 +103,19 @@ class Record:
         self._append(NOTES, {"time": now, "client": client, "text": text})
 
     def scores(
-        self, round_: int, who: str, rows: Iterable[ClientScore], summary: ScoreSummary
+        self, round_: int, who: str, rows: Sequence[ClientScore], summary: ScoreSummary
     ) -> None:
-        """Record one scoring of a set of clients: a line for each, and one for all."""
-        for row in rows:
-            self._scored.add_client(who, round_, row)
-            self._append(SCORES, {"round": round_, "set": who, **asdict(row)})
+        """Record one scoring of a set of clients: a line for each, if listed, and one for all."""
+        self._scored.add_clients(who, round_, rows)
         self._scored.add_summary(who, round_, summary)
-        self._append(SCORES, {"round": round_, "set": who, "summary": summary.to_dict()})
+        if self._folder is None:
+            return
+        about = {"round": round_, "set": who}
+        if len(rows) > MOST_LISTED:
+            self.note("", f"{len(rows)} clients are too many for a line each: none is listed")
+            rows = ()
+        lines = ({**about, **asdict(row)} for row in rows)
+        self._append(SCORES, *lines, {**about, "summary": summary.to_dict()})
 
     def models(self, shared: Published, models: Mapping[str, Any]) -> None:
         """Record what is shared and every client's own model."""
@@ -117,6 +123,9 @@ class Record:
             return
         if shared.shared is not None:
             codec.save(self._folder / "shared.safetensors", shared)
+        if len(models) > MOST_LISTED:
+            self.note("", f"{len(models)} models are too many for a file each: none is written")
+            return
         for client, model in models.items():
             codec.save(self._folder / "models" / f"{file_name(client)}.safetensors", model)
 
@@ -134,13 +143,13 @@ class Record:
             partition=self._partition,
         )
 
-    def _append(self, name: str, line: Mapping[str, Any]) -> None:
+    def _append(self, name: str, *lines: Mapping[str, Any]) -> None:
         if self._folder is None:
             return
         path = self._folder / name
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.writelines(f"{json.dumps(line)}\n" for line in lines)
         except OSError as error:
             raise cannot_write(path, error) from error
 
@@ -177,7 +186,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 def versions() -> dict[str, Any]:
     """Return the versions of packages and Python that a result may depend on."""
     return {
-        "fedgram": _own_version(),
+        "fedgram": own_version(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
@@ -185,11 +194,6 @@ def versions() -> dict[str, Any]:
         "solve_threads": THREADS,
         "machine": platform.machine(),
     }
-
-
-@functools.cache
-def _own_version() -> str:
-    return version("fedgram")
 
 
 @functools.lru_cache(maxsize=1)

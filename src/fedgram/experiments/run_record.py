@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from fedgram.errors import ConfigError
 from fedgram.experiments.partition_summary import PartitionSummary
 from fedgram.federation.protocol import Exchange
+from fedgram.runtime.lazy_sequence import LazySequence
 
 Plain = Mapping[str, Any]
 DataFrame = Any  # of pandas, which need not be installed
@@ -249,7 +250,7 @@ class RoundRecord:
 
     round: int
     summary: ScoreSummary
-    clients: tuple[ClientScore, ...] = ()
+    clients: Sequence[ClientScore] = ()
 
     def cost(self, axis: str) -> float | None:
         """Return the cost of all rounds so far: the number of rounds, or a cost of the summary."""
@@ -266,10 +267,17 @@ class RoundCollector:
 
     def __init__(self) -> None:
         self._clients: dict[tuple[str, int], dict[str, ClientScore]] = {}
+        self._tables: dict[tuple[str, int], Sequence[ClientScore]] = {}
         self._summaries: dict[tuple[str, int], ScoreSummary] = {}
 
     def add_client(self, who: str, round_: int, score: ClientScore) -> None:
         self._clients.setdefault((who, round_), {})[score.client] = score
+
+    def add_clients(self, who: str, round_: int, scores: Sequence[ClientScore]) -> None:
+        """Add the scores of all clients of a round; without scores, earlier ones stay."""
+        if scores:
+            lazy = isinstance(scores, LazySequence)
+            self._tables[who, round_] = scores if lazy else tuple(scores)
 
     def add_summary(self, who: str, round_: int, summary: ScoreSummary) -> None:
         self._summaries[who, round_] = summary
@@ -281,7 +289,8 @@ class RoundCollector:
             RoundRecord(
                 round=number,
                 summary=self._summaries[who, number],
-                clients=tuple(self._clients.get((who, number), {}).values()),
+                clients=self._tables.get((who, number))
+                or tuple(self._clients.get((who, number), {}).values()),
             )
             for number in numbers
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from fedgram.federation.federated_dataset import FederatedDataset
 from fedgram.federation.method import Method
 from fedgram.federation.scoring import Metrics
 from fedgram.federation.shared import Published
+from fedgram.federation.sites import Sites
 from fedgram.models.linear import Predictor
 from fedgram.runtime import flops
 
@@ -81,7 +82,7 @@ class Result:
     method: str
     chosen: Scored
     last: Scored
-    models: dict[str, Predictor]
+    models: Mapping[str, Predictor]
     holdout: Scores | None
     record: RunRecord
 
@@ -165,9 +166,9 @@ def run(
         elif ray is not None:
             engine_type = _on_ray(stack, record, method, name, address=ray, private=private)
 
-        def federate(members: list[Site]) -> InProcess:
+        def federate(members: Sequence[Site]) -> InProcess:
             return engine_type(
-                [replace(site, state={}) for site in members],  # nothing is left of earlier runs
+                Sites.of(members).fresh(),  # nothing is left of earlier runs
                 seed=seed,
                 workers=workers,
                 dropout=dropout,
@@ -255,7 +256,7 @@ def _on_ray(
     def note(clients: int, reason: str) -> None:
         record.note(f"{clients} clients", f"their Ray worker was lost and is replaced: {reason}")
 
-    def started(sites: list[Site], **options: Any) -> InProcess:
+    def started(sites: Sequence[Site], **options: Any) -> InProcess:
         return stack.enter_context(
             RayFederation(
                 sites,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import Any
@@ -11,8 +11,9 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.samples import Samples
-from fedgram.core.tally import Tally, worst_decile
+from fedgram.core.tally import FIXED_POINT_ONE, Tally, worst_decile
 from fedgram.engines.protocol import Engine
+from fedgram.experiments.client_scores import SameModel, UnionRows, accuracies, model_digests
 from fedgram.experiments.run_record import (
     ClientScore,
     RateSearchRecord,
@@ -23,6 +24,7 @@ from fedgram.federation.method import Method, shared_digest
 from fedgram.federation.protocol import Exchange, traffic
 from fedgram.federation.scoring import Metrics, ScoreSums, ScoreTask
 from fedgram.federation.shared import Tuned, tuned_settings
+from fedgram.federation.union_scoring import UnionScores
 from fedgram.models.linear import Predictor, predict
 from fedgram.training.pilots import RateSearch
 
@@ -55,7 +57,7 @@ class Scores:
 
     tally: Tally
     valid: Tally | None
-    rows: list[ClientScore]
+    rows: Sequence[ClientScore]
     seconds: float
     flops: int
     bytes: dict[str, int]
@@ -69,11 +71,11 @@ class Scores:
     @property
     def accuracy(self) -> dict[str, float]:
         """The five accuracies of the table, as fractions; NaN if no client has test samples."""
-        tested = np.array([row.correct / row.samples for row in self.rows if row.samples])
+        lowest = worst_decile(accuracies(self.rows)) if self.rows else self.tally.worst_decile
         return {
             "client_mean": self.tally.client_mean,
             "sample_mean": self.tally.sample_mean,
-            "worst_decile": worst_decile(tested) if self.rows else self.tally.worst_decile,
+            "worst_decile": lowest,
             "global_test": self.tally.global_mean if self.global_test else nan,
             "balanced": self.tally.balanced,
         }
@@ -114,7 +116,7 @@ class Scored:
 
     round: int
     shared: Any
-    models: dict[str, Predictor]
+    models: Mapping[str, Predictor]
     scores: Scores
 
 
@@ -162,11 +164,8 @@ class Scorer:
             best=best,
             keep=models.__setitem__,
         )
-        total, rows, before = ScoreSums.zero(), [], len(engine.asks)
-        for name, found in engine.evaluate(task, shared):
-            total = total + found.sums
-            if found.model_digest is not None:  # else it may be a sum over all
-                rows.append(_row(name, found.sums, found.model_digest))
+        before = len(engine.asks)
+        total, rows, same = _answers(engine, task, shared)
         scores = Scores(
             tally=total.tally,
             valid=total.valid if self._kept_valid and total.valid.samples else None,
@@ -175,30 +174,56 @@ class Scorer:
             flops=flops + total.flops,
             bytes=_bytes(engine.asks[:before], engine.asks[before:]),
             shared_digest=shared_digest(self._method, shared),
-            model_digest=codec.digest(sorted({row.model_digest for row in rows})) if rows else None,
+            model_digest=codec.digest(model_digests(rows)) if rows else None,
             metrics=self._metrics,
             tuned=tuned_settings(shared),
             search=getattr(shared, "search", None),
         )
-        return Scored(round=round_, shared=shared, models=models, scores=scores)
+        return Scored(round=round_, shared=shared, models=same or models, scores=scores)
 
     def with_global_test(self, scored: Scored) -> Scored:
         """Test every model on the test samples of all clients too; too slow for every round."""
         if self._test is None:
             return scored
-        found: dict[str, Tally] = {}  # clients often share one model
-        total = Tally.zero()
-        for model in scored.models.values():
-            digest = codec.digest(model)
-            if digest not in found:
-                correct = predict(model, self._test.features) == self._test.labels.codes
-                share = float(np.mean(correct)) if len(correct) else 0.0
-                found[digest] = Tally.of(
-                    np.zeros(0), self._test.labels.take(slice(0)), global_accuracy=share
-                )
-            total = total + found[digest]
-        tally = replace(scored.scores.tally, global_accuracy_sum=total.global_accuracy_sum)
+        if isinstance(scored.models, SameModel):
+            total = len(scored.models) * self._global_accuracy(scored.models.model, self._test)
+        else:
+            found: dict[str, int] = {}  # clients often share one model
+            total = 0
+            for model in scored.models.values():
+                digest = codec.digest(model)
+                if digest not in found:
+                    found[digest] = self._global_accuracy(model, self._test)
+                total += found[digest]
+        tally = replace(scored.scores.tally, global_accuracy_sum=total)
         return replace(scored, scores=replace(scored.scores, tally=tally, global_test=True))
+
+    @staticmethod
+    def _global_accuracy(model: Predictor, test: Samples) -> int:
+        """Return the accuracy of a model on the test samples of all clients, in fixed point."""
+        correct = predict(model, test.features) == test.labels.codes
+        share = float(np.mean(correct)) if len(correct) else 0.0
+        return round(share * FIXED_POINT_ONE)
+
+
+_SUMS_AT_A_TIME = 256  # bounds the memory of sums that are added together
+_Answers = tuple[ScoreSums, Sequence[ClientScore], SameModel | None]
+
+
+def _answers(engine: Engine, task: ScoreTask, shared: Any) -> _Answers:
+    """Return the sum of all answers and the rows; also the model, if all clients have one."""
+    answers = engine.evaluate(task, shared)
+    if isinstance(answers, UnionScores):
+        same = SameModel(answers.names, answers.model)
+        return answers.sums(), UnionRows(scores=answers), same
+    rows, sums = [], [ScoreSums.zero()]
+    for name, found in answers:
+        sums.append(found.sums)
+        if len(sums) > _SUMS_AT_A_TIME:
+            sums = [ScoreSums.sum_of(sums)]
+        if found.model_digest is not None:  # else it may be a sum over all
+            rows.append(_row(name, found.sums, found.model_digest))
+    return ScoreSums.sum_of(sums), rows, None
 
 
 def _row(name: str, sums: ScoreSums, model_digest: str) -> ClientScore:

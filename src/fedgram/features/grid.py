@@ -2,6 +2,7 @@
 
 Each sample is scaled to a root mean square (RMS) of one, which needs no other sample and no other
 client, and rounded to a grid with a fixed step. So all later sums are sums of integers.
+Raw features are left as they are, to compare with programs that do neither.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram.core.samples import Array, Features, Floats, Space
+from fedgram.core.samples import RAW, Array, Features, Floats, Space
 from fedgram.errors import ConfigError, DataError, RowError
 
 # With fewer levels a smaller clip (in units of the sample's RMS) is better, at the cost of tails.
@@ -30,7 +31,8 @@ class Grid:
     ----------
     bits
         Bits of a stored feature, 2 to 16. ``"off"`` keeps the scaled features as float64: then
-        sums have rounding errors.
+        sums have rounding errors. ``"raw"`` keeps the features as they are, as float64, without
+        scaling and without the constant, to reproduce the numbers of other programs.
     clip
         Clipping threshold in units of the sample's RMS; None selects the default for `bits`.
 
@@ -42,21 +44,29 @@ class Grid:
            [ 0,  0, 21]], dtype=int8)
     >>> Grid(bits=8)(np.array([[300.0, 400.0]])).values
     array([[18, 24, 21]], dtype=int8)
+    >>> Grid(bits="raw")(np.array([[300.0, 400.0]])).values
+    array([[300., 400.]])
     """
 
-    bits: int | Literal["off"] = 8
+    bits: int | Literal["off", "raw"] = 8
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        if self.bits != "off" and not (isinstance(self.bits, int) and 2 <= self.bits <= 16):
-            raise ConfigError(f"grid.bits = {self.bits!r}: use 2 to 16, or 'off'")
+        known = self.bits in ("off", "raw") or (isinstance(self.bits, int) and 2 <= self.bits <= 16)
+        if not known:
+            raise ConfigError(f"grid.bits = {self.bits!r}: use 2 to 16, 'off' or 'raw'")
         if self.clip is not None and not (self.clip > 0 and math.isfinite(self.clip)):
             raise ConfigError(f"grid.clip = {self.clip}: use a number > 0, or remove the setting")
 
     @property
     def bound(self) -> int:
         """The largest integer on the grid; 0 without a grid."""
-        return 0 if self.bits == "off" else 2 ** (self.bits - 1) - 1
+        return 0 if isinstance(self.bits, str) else 2 ** (self.bits - 1) - 1
+
+    @property
+    def raw(self) -> bool:
+        """Whether features are left as they are, without a constant."""
+        return self.bits == "raw"
 
     @property
     def reach(self) -> float:
@@ -71,8 +81,14 @@ class Grid:
         return self.reach / self.bound if self.bound else 1.0
 
     def space(self, width: int, backbone: str = "") -> Space:
-        """Return the feature space of quantized vectors of `width` inputs, plus the constant."""
+        """Return the feature space of quantized vectors of `width` inputs, plus the constant.
+
+        Raw vectors have no constant.
+        """
         source = f"{width} features" + (f" of {backbone}" if backbone else "")
+        if self.raw:
+            made = (f"input({source})", RAW)
+            return Space(width=width, inputs=width, backbone=backbone, steps=made)
         constant = bias(self.step, self.bound)
         detail = f"{self.bits} bits, clip {self.reach:g}" if self.bound else "off"
         return Space(
@@ -89,7 +105,7 @@ class Grid:
     def of(cls, space: Space) -> Grid:
         """Return the grid of a feature space, to quantize more vectors of the same backbone."""
         if not space.exact:
-            return cls(bits="off")
+            return cls(bits="raw" if RAW in space.steps else "off")
         return cls(bits=space.bound.bit_length() + 1, clip=space.clip)
 
     def __call__(
@@ -100,7 +116,7 @@ class Grid:
         offset: Array | float | None = None,
         backbone: str = "",
     ) -> Features:
-        """Return quantized rows, with the constant appended.
+        """Return quantized rows, with the constant appended unless the rows are raw.
 
         Parameters
         ----------
@@ -115,7 +131,8 @@ class Grid:
             raise DataError(f"features: expected samples by features, got shape {x.shape}")
         space = self.space(x.shape[1], backbone)
         rows = np.empty((len(x), space.width), self._dtype)
-        rows[:, space.constant] = bias(self.step, self.bound)
+        if space.has_constant:
+            rows[:, space.constant] = bias(self.step, self.bound)
         rows_at_a_time = max(1, _ENTRIES_AT_A_TIME // space.width)
         for start in range(0, len(x), rows_at_a_time):
             part = slice(start, start + rows_at_a_time)
@@ -149,6 +166,8 @@ class Grid:
         return np.clip(np.rint(steps), -self.bound, self.bound)
 
     def _rounded(self, real: Floats) -> Floats:
+        if self.raw:
+            return real
         scaled, rms = _scaled_with_rms(real)
         steps: Floats = scaled / np.where(rms > 0, rms * self.step, 1.0)[:, None]
         return self._clipped(steps) if self.bound else steps

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import erf
 
+from fedgram.core.array_cache import ArrayCache
 from fedgram.core.codec import register
-from fedgram.core.exact import exact_matmul
+from fedgram.core.exact import activated_matmul
 from fedgram.core.samples import Array, Features, Floats, Integers, Space
 from fedgram.errors import ConfigError
 from fedgram.features.grid import bias
@@ -33,6 +34,8 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "softshrink": lambda t: np.sign(t) * np.maximum(np.abs(t) - 0.5, 0),
 }
 _ENTRIES_AT_A_TIME = 2**22  # bounds the wide intermediate arrays
+MOST_KEPT = 2**28  # bytes of lifted rows
+_rows = ArrayCache(most=MOST_KEPT)  # a run lifts the same samples several times
 
 
 @register("Lift/1")
@@ -42,7 +45,7 @@ class Lift:
 
     The projected value is divided by the square root of the number of inputs, to be of about unit
     size. Then it is clipped at the grid's clip, activated and rounded to the same grid. A constant
-    feature is appended.
+    feature is appended, unless the features are raw.
 
     Parameters
     ----------
@@ -80,7 +83,12 @@ class Lift:
         """Return the lifted features."""
         if not self.width:
             return features
-        return features.derived(self.space(features.space), lambda: self._lifted(features))
+        space = self.space(features.space)
+        if features.cache is not None:
+            return features.derived(space, lambda: self._lifted(features))
+        if not space.exact:
+            return self._lifted(features)
+        return Features(_rows(features, space, lambda: self._lifted(features).values), space)
 
     def space(self, inputs: Space) -> Space:
         """Return the feature space of lifted features, for features in the space `inputs`."""
@@ -91,41 +99,43 @@ class Lift:
             table = self._table(inputs)
             detail += f", table {hashlib.sha256(table.tobytes()).hexdigest()[:16]}"
         steps = (*inputs.steps, f"lift({detail})")
-        return replace(inputs, width=self.width + 1, steps=steps)
+        return replace(inputs, width=self.width + inputs.has_constant, steps=steps)
 
     def _lifted(self, features: Features) -> Features:
         inputs, space = features.space, self.space(features.space)
         memory.require(
             len(features) * space.width * features.values.itemsize
-            + 14 * inputs.width * self.width  # the signs, with a float64 copy
+            + 10 * inputs.width * self.width  # the signs, with a packed or a float64 copy
             + 28 * min(_ENTRIES_AT_A_TIME, len(features) * self.width),
             f"a lift of {len(features)} samples to {self.width} features",
             "use a smaller width",
         )
         signs = signs_of(inputs.width, self.width, self.seed)
         rows = np.empty((len(features), space.width), features.values.dtype)
-        rows[:, space.constant] = bias(inputs.unit, inputs.bound)
+        if space.has_constant:
+            rows[:, space.constant] = bias(inputs.unit, inputs.bound)
         activate = self._integers(inputs) if inputs.exact else self._floats(inputs)
         rows_at_a_time = max(1, _ENTRIES_AT_A_TIME // self.width)
         for start in range(0, len(features), rows_at_a_time):
             part = slice(start, start + rows_at_a_time)
-            rows[part, space.without_constant] = activate(features.values[part], signs)
+            activate(features.values[part], signs, rows[part, space.without_constant])
         return Features(rows, space)
 
-    def _integers(self, inputs: Space) -> Callable[[Array, Array], Array]:
-        table = self._table(inputs)
-        middle = len(table) // 2
+    def _integers(self, inputs: Space) -> Callable[[Array, Array, Array], None]:
+        table = self._table(inputs)  # which ends at the clip
 
-        def activate(values: Array, signs: Array) -> Array:
-            projected = exact_matmul(values, signs, inputs.bound)
-            projected += middle
-            return table.take(projected.astype(np.int64), mode="clip")  # the table ends at the clip
+        def activate(values: Array, signs: Array, out: Array) -> None:
+            activated_matmul(values, signs, inputs.bound, table, out)
 
         return activate
 
-    def _floats(self, inputs: Space) -> Callable[[Array, Array], Array]:
+    def _floats(self, inputs: Space) -> Callable[[Array, Array, Array], None]:
         function, factor = ACTIVATIONS[self.activation], np.sqrt(inputs.width)
-        return lambda values, signs: function(values @ signs / factor)
+
+        def activate(values: Array, signs: Array, out: Array) -> None:
+            out[...] = function(values @ signs / factor)
+
+        return activate
 
     def _table(self, inputs: Space) -> Array:
         function = ACTIVATIONS[self.activation]
@@ -147,7 +157,7 @@ def _table(activation: Callable[[Floats], Floats], unit: float, bound: int, widt
 
 @functools.lru_cache(maxsize=4)
 def signs_of(inputs: int, width: int, seed: int) -> Array:
-    """Return the public matrix of +1 and -1, (inputs, width), from the raw Philox stream.
+    """Return the public matrix of +1 and -1 as int8, (inputs, width), from the raw Philox stream.
 
     Parameters
     ----------
@@ -161,6 +171,7 @@ def signs_of(inputs: int, width: int, seed: int) -> Array:
     generator = np.random.Philox(key=seed)
     words: Array = generator.random_raw(-(-inputs * width // 64))
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=inputs * width)
-    signs: Array = (2 * bits.astype(np.float32) - 1).reshape(inputs, width)
+    signs = np.empty((inputs, width), np.int8)
+    np.subtract(2 * bits.reshape(inputs, width).view(np.int8), 1, out=signs)
     signs.flags.writeable = False
     return signs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -11,6 +11,31 @@ from typing import Any, cast
 import numpy as np
 
 from fedgram.core.samples import Samples
+
+
+class Randomness:
+    """A random generator that is made when it is first used: most steps use none.
+
+    Parameters
+    ----------
+    source
+        The seed of the generator, or a generator.
+
+    Examples
+    --------
+    >>> Randomness([0, 7]).generator.integers(100) == Randomness([0, 7]).generator.integers(100)
+    True
+    """
+
+    def __init__(self, source: np.random.Generator | Sequence[int]) -> None:
+        self._source = source
+
+    @cached_property
+    def generator(self) -> np.random.Generator:
+        """The generator, one and the same at each use."""
+        if isinstance(self._source, np.random.Generator):
+            return self._source
+        return np.random.default_rng(np.random.SeedSequence(self._source))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -27,8 +52,8 @@ class Client:
         Values that the client keeps between steps; they never leave the client.
     reserve_valid
         Whether `valid` is for model selection only, with any method.
-    rng
-        Random generator of this step, from the run's seed, the client's name and the number of
+    randomness
+        Random numbers of this step, from the run's seed, the client's name and the number of
         the call.
     totals
         Names of the steps whose last total includes this client's reply, from the federation.
@@ -48,8 +73,13 @@ class Client:
     valid: Samples
     state: Mapping[str, Any] = field(default_factory=dict)
     reserve_valid: bool = False
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    randomness: Randomness = field(default_factory=lambda: Randomness([0]))
     totals: frozenset[str] = frozenset()
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Random generator of this step."""
+        return self.randomness.generator
 
     @cached_property
     def samples(self) -> Samples:
@@ -96,7 +126,7 @@ class Site:
 
     def client(
         self,
-        rng: np.random.Generator,
+        rng: np.random.Generator | Randomness,
         *,
         frozen: bool = False,
         totals: frozenset[str] = frozenset(),
@@ -106,7 +136,7 @@ class Site:
         Parameters
         ----------
         rng
-            Random generator of the step.
+            Random generator of the step, made already or not.
         frozen
             Whether the client's state is read-only.
         totals
@@ -119,6 +149,6 @@ class Site:
             valid=self.valid,
             state=state,
             reserve_valid=self.reserve_valid,
-            rng=rng,
+            randomness=rng if isinstance(rng, Randomness) else Randomness(rng),
             totals=totals,
         )

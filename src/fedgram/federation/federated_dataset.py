@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedgram.core.samples import Labels, Samples, concatenate
+from fedgram.core.segments import Segments
 from fedgram.data.batches import dataset_batches
 from fedgram.data.dataset import TEST, Dataset
-from fedgram.data.partition import partition
+from fedgram.data.partition import Partition, partition
 from fedgram.data.plan import PartitionPlan
 from fedgram.data.sources import load_dataset
 from fedgram.errors import DataError, RowError
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Site
+from fedgram.federation.sites import Sites
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,14 +31,14 @@ class FederatedDataset:
     ['c0', 'c1', 'c2']
     """
 
-    members: list[Site]
-    holdout: list[Site]
+    members: Sequence[Site]
+    holdout: Sequence[Site]
     test: Samples
 
     @property
     def reserves_valid(self) -> bool:
         """Whether validation samples are for model selection only, with any method."""
-        return all(site.reserve_valid for site in self.members)
+        return Sites.of(self.members).reserve_valid
 
 
 def gridded(data: Dataset, grid: Grid) -> Samples:
@@ -110,16 +112,18 @@ def federate(
     """
     plan = plan or PartitionPlan()
     everything = gridded(data, grid or Grid())
-    members: list[Site] = []
-    holdout: list[Site] = []
-    for share in partition(data, plan):
-        site = Site(
-            id=share.id,
-            train=everything.take(share.train),
-            valid=everything.take(share.valid),
-            test=everything.take(share.test),
-            reserve_valid=plan.reserve_valid,
+    shares = partition(data, plan)
+
+    def sites_of(chosen: Partition) -> tuple[Sites, Samples]:
+        train, valid, test = (
+            Segments.of(everything.take(rows.indices), rows.counts)
+            for rows in (chosen.train, chosen.valid, chosen.test)
         )
-        (holdout if share.holdout else members).append(site)
-    tests = [site.test for site in (*members, *holdout)]
-    return FederatedDataset(members=members, holdout=holdout, test=concatenate(tests))
+        reserve = plan.reserve_valid
+        sites = Sites(chosen.names, train=train, valid=valid, test=test, reserve_valid=reserve)
+        return sites, test.samples
+
+    members, test = sites_of(shares.select(~shares.held_out))
+    holdout, late = sites_of(shares.select(shares.held_out))
+    everyones = concatenate([test, late]) if len(late) else test
+    return FederatedDataset(members=members, holdout=holdout, test=everyones)

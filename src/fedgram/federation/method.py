@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -50,8 +51,9 @@ class Method(Generic[SharedResult]):
         raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
-        """Return all settings as plain values."""
+        """Return all settings as plain values; those of `added_field` unless they are unused."""
         settings: dict[str, Any] = dataclasses.asdict(self)  # type: ignore[call-overload]
+        _remove_unused(self, settings)
         return settings
 
     def number_of_rounds(self) -> int:
@@ -61,6 +63,16 @@ class Method(Generic[SharedResult]):
     def statistics_step(self) -> Step[Statistics] | None:
         """Return the step without broadcast whose total a ledger may store, or None."""
         return None
+
+    def most_weight(self, samples: int) -> int | None:
+        """Return the largest weight of a site in the sums of this method; None for no limit.
+
+        Parameters
+        ----------
+        samples
+            Number of samples of the site.
+        """
+        return samples
 
     def shortened(self, *, search: bool = True) -> Self:
         """Return the method with few rounds or blocks, for quick checks.
@@ -73,6 +85,68 @@ class Method(Generic[SharedResult]):
     def shared_predictor(self, shared: Any) -> Any:
         """Return the model of a client without samples; None if there is no such model."""
         return shared.predictor() if isinstance(shared, Shared) else None
+
+
+_ADDED = "added"
+
+
+def added_field(default: Any) -> Any:
+    """Return a dataclass field for a setting that a published method did not have at first.
+
+    Digests of runs contain all settings. With its default such a setting is not among them, so that
+    the digests of earlier runs stay valid.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+    ... class Mine(Method):
+    ...     ridge: float = 1.0
+    ...     centered: bool = added_field(False)
+    >>> Mine().settings(), Mine(centered=True).settings()
+    ({'ridge': 1.0}, {'ridge': 1.0, 'centered': True})
+    """
+    return dataclasses.field(default=default, metadata={_ADDED: True})
+
+
+def _remove_unused(value: Any, settings: dict[str, Any]) -> None:
+    """Remove the defaults of added fields, also from nested settings."""
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if _ADDED in field.metadata and inner == field.default:
+            del settings[field.name]
+        elif dataclasses.is_dataclass(inner):
+            _remove_unused(inner, settings[field.name])
+
+
+_SAME = "same_for_all_clients"
+Function = TypeVar("Function")
+
+
+def for_all_clients(personalize: Function) -> Function:
+    """Declare that a `personalize` gives every client the same model.
+
+    Then the model is made once for many clients. A method that overrides `personalize` declares it
+    again, or not.
+
+    Examples
+    --------
+    >>> class Mine(Method):
+    ...     @for_all_clients
+    ...     def personalize(self, client, shared):
+    ...         return shared
+    >>> class Other(Mine):
+    ...     def personalize(self, client, shared):
+    ...         return client.state.get("model", shared)
+    >>> same_model(Mine()), same_model(Other())
+    (True, False)
+    """
+    setattr(personalize, _SAME, True)
+    return personalize
+
+
+def same_model(method: Method[Any]) -> bool:
+    """Whether the method declares that every client has the same model."""
+    return bool(getattr(type(method).personalize, _SAME, False))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,9 +166,14 @@ def names() -> list[str]:
     >>> {"afl", "apfl", "fedhip", "local"} <= set(names())
     True
     """
+    return list(_names())
+
+
+@functools.cache  # a site looks up the method of each request
+def _names() -> tuple[str, ...]:
     package = importlib.import_module(PACKAGE)
     found = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
+    return tuple(sorted(name.replace("_", "-") for name in found if not name.startswith("_")))
 
 
 def method_name(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,9 @@ class ScoreSums(Additive):
     microseconds: int = 0
     flops: int = 0
 
+    def claimed_samples(self) -> int:
+        return self.valid.samples  # test samples are not among those that a site contributes
+
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)
         if min(self.microseconds, self.flops) < 0:
@@ -79,6 +82,34 @@ class SiteScore:
 
     sums: ScoreSums
     model_digest: str | None = None
+
+    def size(self) -> int:
+        """Return the number of bytes that are counted for this score (`codec.counted`).
+
+        Scores of equal class lists whose numbers have equally many digits, and whose counts have
+        equal integer types, are equally long: one of each kind is measured.
+        """
+        tallies = (self.sums.tally, self.sums.valid)
+        numbers = [self.sums.microseconds, self.sums.flops]
+        largest = []
+        for tally in tallies:
+            numbers += [getattr(tally, name) for name in _INTEGERS]
+            counts = (tally.histogram, tally.class_samples, tally.class_correct)
+            largest += [int(np.searchsorted(_LIMITS, each.max(initial=0))) for each in counts]
+        key = (
+            len("".join(map(str, numbers))),
+            *largest,
+            *(tally.classes for tally in tallies),
+            self.model_digest and len(self.model_digest),
+        )
+        if key not in _SIZES:
+            _SIZES[key] = codec.counted(self)
+        return _SIZES[key]
+
+
+_SIZES: dict[tuple[Any, ...], int] = {}
+_LIMITS = np.array([np.iinfo(kind).max for kind in (np.int8, np.int16, np.int32)])
+_INTEGERS = tuple(each.name for each in fields(Tally) if each.type == "int")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

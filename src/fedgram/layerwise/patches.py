@@ -8,7 +8,6 @@ same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,8 @@ from fedgram.core.exact import (
     FLOAT64,
     MOST_BLOCK_ENTRIES,
     Accumulator,
-    block_dtype,
     block_matmul,
-    blocks,
+    stored_dtype,
 )
 from fedgram.core.samples import Array, Integers, Space
 from fedgram.errors import ExactnessError
@@ -140,7 +138,7 @@ class PatchSums:
     def __init__(self, layer: Layer, maps: MapShape, space: Space, classes: int) -> None:
         self._layer, self._maps, self._bound = layer, maps, space.bound
         self._constant = bias(space.unit, space.bound)
-        self._dtype = block_dtype(space.bound)
+        self._dtype = stored_dtype(space.bound)
         self._total = Accumulator(layer.fan_in(maps) + 1, 0, space.bound)
         self._sums = np.zeros((classes, maps.size), np.int64 if space.bound else np.float64)
         self._counts = np.zeros(classes, np.int64)
@@ -162,8 +160,11 @@ class PatchSums:
         sums = block_matmul(onehot.T, values.astype(FLOAT64))  # far below 2^53 in a batch
         self._sums += sums.astype(self._sums.dtype)
         self._counts += np.bincount(codes, minlength=len(self._counts))
-        for block in self._blocks(values):
-            self._total.add_block(block)
+        room = batch_size(self._layer, self._maps)
+        for start in range(0, len(values), room):
+            part = values[start : start + room]
+            rows = patches(part, self._layer, self._maps, self._constant, self._dtype)
+            self._total.add_rows(rows)
 
     def gram(self) -> Array:
         """Return the upper triangle of the Gram matrix, row by row; reset it to zero."""
@@ -179,32 +180,3 @@ class PatchSums:
                 "a sum over so large a number of samples may not be exact; use fewer grid.bits"
             )
         return block_matmul(rows.T, targets).astype(self._sums.dtype)
-
-    def _blocks(self, values: Array) -> Iterator[Array]:
-        """Yield the patches in float blocks whose Gram matrices are exact."""
-        limit = EXACT_UP_TO[self._dtype] if self._bound else np.inf
-        room, energies = batch_size(self._layer, self._maps), self._energies(values)
-        start = 0
-        while start < len(values):
-            stop, energy = start + 1, energies[start]
-            while stop < min(len(values), start + room) and energy + energies[stop] <= limit:
-                energy += energies[stop]
-                stop += 1
-            part = values[start:stop]
-            rows = patches(part, self._layer, self._maps, self._constant, self._dtype)
-            if energy <= limit:
-                yield rows
-            else:  # a single sample exceeds the limit
-                yield from blocks(rows, self._bound, self._dtype)
-            start = stop
-
-    def _energies(self, values: Array) -> Array:
-        """Return an upper bound, for each sample, of the sum of squares of its patches' columns.
-
-        A column contains at most all positions of one channel, or the constant at all positions.
-        """
-        channels = self._maps.channels if isinstance(self._layer, Conv) else self._maps.size
-        wide = values.reshape(len(values), -1, channels).astype(FLOAT64)
-        constant = positions(self._layer, self._maps) * self._constant**2
-        energies: Array = np.maximum(np.einsum("npc,npc->nc", wide, wide).max(axis=1), constant)
-        return energies

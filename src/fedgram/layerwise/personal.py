@@ -29,6 +29,9 @@ class CorrectByStrength(Additive):
     samples: int = 0
     correct: Array = field(default_factory=lambda: np.zeros(len(STRENGTHS), np.int64))
 
+    def claimed_samples(self) -> int:
+        return self.samples
+
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)
         require_shape("CorrectByStrength.correct", self.correct, len(STRENGTHS))
@@ -53,6 +56,8 @@ class ClassProfiles(Additive):
         most = self.members[:, None] * FIXED_POINT_ONE
         if (self.members < 0).any() or (self.shares < 0).any() or (self.shares > most).any():
             raise DataError("class frequencies: expected from 0 to the number of members")
+        if self.members.sum() > 1:
+            raise DataError("class frequencies: expected a site in one group, once")
 
     def centers(self, before: Floats) -> Floats:
         """Return the mean class frequencies of each group; those `before` if it has no members."""

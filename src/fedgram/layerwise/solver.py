@@ -17,7 +17,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.method import Method
+from fedgram.federation.method import Method, added_field
 from fedgram.federation.protocol import Federation
 from fedgram.federation.step import step
 from fedgram.layerwise import filters
@@ -107,6 +107,9 @@ class LayerwiseSolver(Method[Any]):
         Random projection and activation before the head; width 0 for no lift.
     seed
         Public seed of codes and random filters.
+    batch_seconds
+        Time budget in seconds for a batch at a client: slow clients sum over smaller batches. The
+        result is the same to the bit. 0 for no budget: batches as large as memory allows.
     """
 
     layers: str = "auto"
@@ -118,6 +121,7 @@ class LayerwiseSolver(Method[Any]):
     layer_ridge: float = 1e-4
     lift: Lift = Lift()
     seed: int = 0
+    batch_seconds: float = added_field(0.0)
 
     def __post_init__(self) -> None:
         if self.layers != "auto":
@@ -128,6 +132,8 @@ class LayerwiseSolver(Method[Any]):
             raise ConfigError(f"cells = {self.cells}: use a number > 0, or 0 for the last layer")
         if not 0 <= self.layer_ridge < float("inf"):
             raise ConfigError(f"layer_ridge = {self.layer_ridge}: use a finite weight >= 0")
+        if not 0 <= self.batch_seconds < float("inf"):
+            raise ConfigError(f"batch_seconds = {self.batch_seconds}: use a number >= 0")
 
     # Steps at a client
 
@@ -238,7 +244,8 @@ class LayerwiseSolver(Method[Any]):
         layer, maps = self.hidden(stack.inputs)[len(stack.solved)], stack.maps
         classes = samples.labels.classes
         sums = PatchSums(layer, maps, stack.space, len(classes))
-        for features, labels in stack.batches(samples, batch_size(layer, maps)):
+        most = batch_size(layer, maps)
+        for features, labels in stack.batches(samples, most, self.batch_seconds):
             sums.add(features.values[:, stack.space.without_constant], labels.codes)
         moment, energy = np.zeros((layer.fan_in(maps) + 1, 0), sums.dtype), 0
         if self.filters in LABELED:
@@ -263,7 +270,8 @@ class LayerwiseSolver(Method[Any]):
         if self.lift.width:
             require_gram(self.lift.width + 1, len(samples.labels.classes))
         whole = Dense(channels=1)  # like a dense layer, the head has one patch per sample
-        batches = stack.batches(samples, batch_size(whole, stack.maps))
+        most = batch_size(whole, stack.maps)
+        batches = stack.batches(samples, most, self.batch_seconds)
         return Statistics.over((self.lift(features), labels) for features, labels in batches)
 
     def _table(self, stack: LayerStack, classes: tuple[str, ...]) -> Array:

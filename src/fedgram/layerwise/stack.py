@@ -14,6 +14,7 @@ from fedgram.core.samples import Array, Features, Floats, Labels, Samples, Space
 from fedgram.errors import MismatchError
 from fedgram.features.grid import Grid, bias
 from fedgram.features.lift import ACTIVATIONS
+from fedgram.layerwise.adaptive_batches import adaptive_batches
 from fedgram.layerwise.patches import batch_size, patches
 from fedgram.models.architecture import Conv, Layer, MapShape, read
 
@@ -234,10 +235,21 @@ class LayerStack:
         """Return the stack with one more layer."""
         return replace(self, solved=(*self.solved, layer))
 
-    def batches(self, samples: Samples, at_a_time: int) -> Iterator[tuple[Features, Labels]]:
-        """Yield the outputs and labels of `at_a_time` samples at a time."""
-        for start in range(0, len(samples), at_a_time):
-            part = slice(start, start + at_a_time)
+    def batches(
+        self, samples: Samples, at_a_time: int, seconds: float = 0.0
+    ) -> Iterator[tuple[Features, Labels]]:
+        """Yield the outputs and labels of at most `at_a_time` samples at a time.
+
+        Parameters
+        ----------
+        samples
+            The samples.
+        at_a_time
+            Largest batch.
+        seconds
+            Time budget of a batch; 0 for none.
+        """
+        for part in adaptive_batches(len(samples), at_a_time, seconds):
             yield self(samples.features.take(part)), samples.labels.take(part)
 
     def batch_size(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +12,8 @@ from fedgram.core import codec
 from fedgram.core.statistics import Statistics
 from fedgram.errors import MismatchError
 from fedgram.runtime.text import normalized
+
+_RANDOM = 16  # bytes
 
 
 @codec.register("Contribution/1")
@@ -41,6 +45,23 @@ class Contribution:
     def id(self) -> str:
         """Digest of the content: the same contribution is not counted twice."""
         return codec.digest(self)
+
+    @property
+    def guessable(self) -> bool:
+        """Whether somebody who guesses the statistics can compute the id."""
+        return not re.search(f"[0-9a-f]{{{2 * _RANDOM}}}$", self.tag)
+
+
+def random_tag(tag: str = "") -> str:
+    """Return a tag with a random number, so that the id of a contribution cannot be guessed.
+
+    Examples
+    --------
+    >>> one = Contribution(client="ward 3", statistics=Statistics.zero(), tag=random_tag("May"))
+    >>> one.tag[:4], one.guessable
+    ('May ', False)
+    """
+    return f"{tag} {secrets.token_hex(_RANDOM)}".strip()
 
 
 def merged(parts: Iterable[Statistics], classes: Sequence[str] | None = None) -> Statistics:

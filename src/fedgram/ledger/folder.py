@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from fedgram.errors import LedgerError
-from fedgram.ledger.ledger import COHORT, Ledger
+from fedgram.ledger.history import COHORT
+from fedgram.ledger.ledger import Ledger
 from fedgram.ledger.signing import KEY, available
 from fedgram.runtime import files
 

@@ -22,6 +22,8 @@ from fedgram.ledger import signing
 _PREFIX = b"fedgram history\n"
 _SALT = 32  # bytes
 ADDING = ("join", "replace", "stream", "remove")  # events that store a contribution
+COHORT = "cohort"  # the member that holds the total of a secure sum; its tag lists the clients
+LOST_KEY = "lost-key"  # event that begins a new key, which the key before has not signed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,23 +146,34 @@ def contributed(events: Iterable[Event]) -> Counter[tuple[str, str, bool]]:
     return stored
 
 
+def clients_of(event: Event) -> set[str]:
+    """Return the clients in the contribution of an event: several in that of a secure sum."""
+    tag = event.detail.get("tag", "") if event.client == COHORT else ""
+    return {event.client or "", *str(tag).split("\n")} - {""}
+
+
 def members(events: Iterable[Event]) -> dict[str, frozenset[str]]:
-    """Return who was in the total when each commitment was made, by the names in the events."""
-    within: set[str] = set()
+    """Return who was in the total when each commitment was made, by the names in the events.
+
+    Clients within a secure sum are named beside `COHORT`, as long as its tag is not erased.
+    """
+    within: dict[str, set[str]] = {}
     found: dict[str, frozenset[str]] = {}
     for event in events:
         client = event.client or ""
+        if event.what == "replace" or client == COHORT:
+            within.pop(client, None)
         if event.what in ADDING:
-            within.add(client)
+            within.setdefault(client, set()).update(clients_of(event))
         elif event.what == "leave":
-            within.discard(client)
+            within.pop(client, None)
         elif event.what == "forget" and event.body:
-            within.discard(event.detail.get("erased", client))
+            within.pop(event.detail.get("erased", client), None)
         elif event.what == "forget":
-            within &= set(event.detail["members"])
+            within = {name: within[name] for name in within.keys() & set(event.detail["members"])}
         for commitment in (event.body.get("after"), event.detail.get("shared")):
             if commitment:
-                found.setdefault(commitment, frozenset(within))
+                found.setdefault(commitment, frozenset().union(*within.values()))
     return found
 
 
@@ -213,6 +226,19 @@ def check(entries: Iterable[Entry], openings: Mapping[str, CommitmentOpening]) -
     return key
 
 
+def lost_keys(entries: Iterable[Entry]) -> dict[int, str]:
+    """Return the events that began a new key because the one before was lost.
+
+    Returns the fingerprint of each new key by the number of its event. Anybody could have written
+    such an event: people must compare the fingerprint.
+    """
+    return {
+        entry.body["number"]: signing.fingerprint(entry.body["key"])
+        for entry in entries
+        if entry.body["what"] == LOST_KEY
+    }
+
+
 def _follows(entry: Entry, last: Entry | None) -> bool:
     body = entry.body
     if last is None:
@@ -223,8 +249,10 @@ def _follows(entry: Entry, last: Entry | None) -> bool:
 
 def _checked_signature(entry: Entry, key: str) -> str:
     """Return the key that signs the next event."""
-    new = str(entry.body["key"])
-    signer = key or new  # the first key signs the event that names it
+    new, lost = str(entry.body["key"]), entry.body["what"] == LOST_KEY
+    signer = new if lost or not key else key  # the first key signs the event that names it
+    if lost and not new:
+        raise LedgerError(f"the history was changed: event {entry.body['number']} names no key")
     if bool(signer) != bool(entry.signature) or entry.body["signer"] != signing.fingerprint(signer):
         raise LedgerError(f"the history was changed: event {entry.body['number']} is not signed")
     if signer and signing.available():

@@ -13,11 +13,10 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, ExactnessError, LedgerError, MismatchError
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution, checked_classes, merged
-from fedgram.ledger.history import Event, check, check_past, contributed
+from fedgram.ledger.history import COHORT, Event, check, check_past, contributed, lost_keys
 from fedgram.ledger.signing import fingerprint
 from fedgram.ledger.store import LedgerFile
 
-COHORT = "cohort"  # the member that holds the total of a secure sum; its tag lists the clients
 _JOINED = ("join", "replace")
 _MEMBERSHIP = ("join", "replace", "leave", "forget", "admit")
 
@@ -100,6 +99,21 @@ class Ledger:
         except (TypeError, LookupError, ValueError) as error:
             raise self._file.unusable(error) from error
 
+    @property
+    def summed_clients(self) -> set[str]:
+        """Names of the clients that were in a secure sum here, now or earlier."""
+        return self._file.cohorts
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs that used the stored total of a secure sum."""
+        return self._file.runs
+
+    def add_run(self, run: str) -> None:
+        """Record that another run used the stored total of a secure sum."""
+        with self._file.transaction():
+            self._file.runs = list(dict.fromkeys([*self.runs, run]))
+
     def history(self) -> list[Event]:
         """Return all events, oldest first."""
         return self._file.events()
@@ -119,9 +133,22 @@ class Ledger:
         """Fingerprint of the key that signs the history; empty if it is not signed."""
         return fingerprint(self._file.get("key") or "")
 
-    def change_key(self, key: Path) -> str:
-        """Sign with another key from now on; return its fingerprint. The old key signs this."""
-        self._file.use_key(key)
+    @property
+    def lost_keys(self) -> dict[int, str]:
+        """Fingerprints of keys that replaced a lost one, by event: they must be compared."""
+        return lost_keys(self._file.entries())
+
+    def change_key(self, key: Path, *, lost: bool = False) -> str:
+        """Sign with another key from now on; return its fingerprint.
+
+        Parameters
+        ----------
+        key
+            File of the new key; it is created if it is missing.
+        lost
+            Whether the old key, which otherwise signs this change, is lost.
+        """
+        self._file.use_key(key, lost=lost)
         return self.signed_by
 
     def export(self) -> dict[str, Any]:
@@ -165,7 +192,13 @@ class Ledger:
             self._file.add_event("admit", self.total, client=client)
 
     def replace(
-        self, client: str, statistics: Statistics, *, tag: str = "", keep: bool = False
+        self,
+        client: str,
+        statistics: Statistics,
+        *,
+        tag: str = "",
+        keep: bool = False,
+        run: str = "",
     ) -> None:
         """Replace all contributions of a member by a new one, in one transaction.
 
@@ -183,12 +216,16 @@ class Ledger:
             Stored with the contribution.
         keep
             Keep the old contributions for audit, as `leave` does.
+        run
+            The run that made the total of a secure sum.
         """
         _require_possible(client, statistics)
         with self._file.transaction():
             if client in self.shut_out() and client not in self.members:
                 raise LedgerError(f"client {client}: {self.shut_out()[client]}")
             member = client in self.members
+            if member:
+                self._file.replace_lost_key()
             gone = self._merged(self._file.stored(client))
             if keep:
                 self._file.retire(client)
@@ -198,6 +235,8 @@ class Ledger:
                 self._take_out(gone)
             what = "replace" if member else "join"
             self._add(what, Contribution(client=client, statistics=statistics, tag=tag))
+            if client == COHORT:
+                self._file.runs = [run]
         self._file.compact_if_due()
 
     def join(
@@ -241,7 +280,9 @@ class Ledger:
         statistics
             The increment.
         tag
-            Distinguishes increments with the same content.
+            Distinguishes increments with the same content. The ids of a client's increments are
+            erased with removed samples, because they would confirm a guess of these, except ids
+            with a `random_tag`. So only with such a tag is the same removal refused again.
         """
         contribution = Contribution(client=client, statistics=statistics, tag=tag)
         with self._file.transaction():
@@ -263,6 +304,10 @@ class Ledger:
     def forget(self, client: str, *, within: str | None = None) -> Certificate:
         """Remove a client and erase all its contributions, in one transaction.
 
+        Kept totals of earlier secure sums with this client are erased as a whole.
+
+        If the key that signs the history is lost, a new one begins (`lost_keys`).
+
         Parameters
         ----------
         client
@@ -277,13 +322,19 @@ class Ledger:
         """
         member = within or client
         with self._file.transaction():
-            if member not in self.stored_clients:
+            stored = member in self.stored_clients
+            if not stored and client not in self.summed_clients:
                 raise LedgerError(
                     f"client {client}: no contributions of this client; members: {self._named()}"
                 )
-            gone = self._merged(self._file.stored(member))
-            self._file.erase(member, seen=True)
-            total = self._take_out(gone)
+            self._file.replace_lost_key()
+            if stored:
+                gone = self._merged(self._file.stored(member))
+                self._file.erase(member, seen=True)
+                total = self._take_out(gone)
+            else:  # it was in an earlier secure sum: the total is without it
+                self._file.erase_earlier(client)
+                total = self.total
             more = {"erased": within} if within else {}
             number = self._deleted(client, total, among=member, **more)
         self._file.compact()
@@ -317,6 +368,7 @@ class Ledger:
             self._require_member(within)
             rest = self._merged([*self._file.stored(within), -part])
             _require_rest(client, rest)
+            self._file.replace_lost_key()
             self._file.erase(within, seen=True)
             self._file.total = self._merged([self.total, -part])
             remaining = Contribution(client=within, statistics=rest, tag=tag)
@@ -353,6 +405,8 @@ class Ledger:
                 if event.what == "publish" and {client, among} & {*event.detail["members"]}
             ],
         }
+        if client in self.summed_clients:
+            self._file.cohorts = self.summed_clients - {client}
         return self._file.add_event("forget", total, client=client, detail=detail)
 
     def publish(self, *, shared_digest: str, model: str, total_digest: str | None = None) -> None:
@@ -484,6 +538,8 @@ class Ledger:
         client, statistics = contribution.client, contribution.statistics
         self._agree(contribution)
         self._file.store(contribution)
+        if client == COHORT:
+            self._file.cohorts = {*self.summed_clients, *contribution.tag.split("\n")}
         self._file.total = total = self._merged([self.total, statistics])
         detail = {"id": contribution.id, **({"tag": contribution.tag} if contribution.tag else {})}
         self._file.add_event(what, total, client=client, samples=statistics.count, detail=detail)
@@ -503,6 +559,7 @@ class Ledger:
         self._agree(contribution)
         rest = self._merged([*self._file.stored(client), statistics])
         _require_rest(client, rest)
+        self._file.replace_lost_key()
         self._file.erase(client, seen=False)
         remaining = Contribution(client=client, statistics=rest, tag="after a removal")
         self._file.store(remaining)

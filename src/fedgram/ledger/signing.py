@@ -17,6 +17,9 @@ from fedgram.errors import LedgerError
 from fedgram.runtime import files
 
 KEY = "history.key"  # file beside a ledger, unless another one is given
+REMEDY = (
+    "restore it from a backup, or begin a new one: fedgram ledger key LEDGER --change FILE --lost"
+)
 
 
 def available() -> bool:
@@ -57,7 +60,7 @@ class HistoryKey:
         except (OSError, ValueError, TypeError) as error:
             raise LedgerError(
                 f"{path}: the key that signs this ledger's history cannot be read ({error}); "
-                "restore it from a backup"
+                f"{REMEDY}"
             ) from error
         if not isinstance(key, Ed25519PrivateKey):
             raise LedgerError(f"{path}: expected an Ed25519 key, got another kind of key")

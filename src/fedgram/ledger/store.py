@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,14 +21,15 @@ from typing import Any
 
 from fedgram.core import codec
 from fedgram.core.statistics import Statistics
-from fedgram.errors import DataError, LedgerError
+from fedgram.errors import DataError, FedgramError, LedgerError
 from fedgram.ledger import history
 from fedgram.ledger.contribution import Contribution
-from fedgram.ledger.history import CommitmentOpening, Entry, Event
-from fedgram.ledger.signing import HistoryKey, fingerprint
+from fedgram.ledger.history import COHORT, CommitmentOpening, Entry, Event
+from fedgram.ledger.signing import REMEDY, HistoryKey, available, fingerprint
 from fedgram.runtime.parse import json_value
 
 FORMAT = 2
+_RANDOM = "random"  # before an id that nobody can guess, in the table `seen`
 _ID = 16  # bytes
 _READ = (1, 2)
 _SCHEMA = """
@@ -177,10 +178,31 @@ class LedgerFile:
     @property
     def classes(self) -> list[str] | None:
         """The fixed class list, None without one."""
-        found = self.get("classes")
-        if found is None or (isinstance(found, list) and all(type(c) is str for c in found)):
+        return None if self.get("classes") is None else self._names("classes")
+
+    @property
+    def cohorts(self) -> set[str]:
+        """The clients that were in a secure sum here, now or earlier."""
+        return set(self._names("cohorts"))
+
+    @cohorts.setter
+    def cohorts(self, names: Collection[str]) -> None:
+        self.put("cohorts", sorted(names))
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs that used the stored total of a secure sum."""
+        return self._names("runs")
+
+    @runs.setter
+    def runs(self, names: list[str]) -> None:
+        self.put("runs", names)
+
+    def _names(self, key: str) -> list[str]:
+        found = self.get(key) or []
+        if isinstance(found, list) and all(type(name) is str for name in found):
             return found
-        raise self.unusable(TypeError("the class list is not a list of names"))
+        raise self.unusable(TypeError(f"{key}: not a list of names"))
 
     def unusable(self, error: Exception) -> LedgerError:
         """Return the error for content that fedgram does not write."""
@@ -210,9 +232,10 @@ class LedgerFile:
 
     def seen(self, contribution: Contribution) -> bool:
         """Whether this contribution was added before; from now on it was."""
-        found = self._run("SELECT 1 FROM seen WHERE id = ?", [contribution.id])
+        name = contribution.id if contribution.guessable else f"{_RANDOM} {contribution.id}"
+        found = self._run("SELECT 1 FROM seen WHERE id = ?", [name])
         if not found:
-            self._run("INSERT INTO seen VALUES (?, ?)", [contribution.client, contribution.id])
+            self._run("INSERT INTO seen VALUES (?, ?)", [contribution.client, name])
         return bool(found)
 
     def store(self, contribution: Contribution) -> None:
@@ -262,23 +285,44 @@ class LedgerFile:
     def erase(self, client: str, *, seen: bool) -> None:
         """Delete a client's contributions, and what the history derived from them.
 
-        The salts of all totals with this client are among it, and those of models made from them.
-        With `seen`, also delete the ids by which a repeated contribution is recognized.
+        The salts of all totals with this client are among it, those of models made from them, and
+        the ids by which a repeated contribution is recognized. Without `seen`, ids that nobody can
+        guess are kept.
         """
+        members = self._members()
         self._run("DELETE FROM contributions WHERE client = ?", [client])
         for event in self._chained():
             if event.client == client and event.what in history.ADDING:
                 self._clear_event(event.seq)
+        self._erase_openings(client, members)
+        self._erase_old(client)
+        kept = "" if seen else f"{_RANDOM} %"
+        self._run("DELETE FROM seen WHERE client = ? AND id NOT LIKE ?", [client, kept])
+        self.put("compact", True)  # after the commit, or when the file is next opened
+
+    def erase_earlier(self, client: str) -> None:
+        """Delete the kept totals of secure sums with a client, and what was derived from them."""
+        members = self._members()
+        for kept in [*self.contributions(COHORT, member=False)]:
+            if client in kept.tag.split("\n"):
+                query = "DELETE FROM contributions WHERE client = ? AND id = ? AND member = 0"
+                self._run(query, [COHORT, kept.id])
+        for event in self._chained():
+            if event.client == COHORT and client in history.clients_of(event):
+                self._clear_event(event.seq)
+        self._erase_openings(client, members)
+        self.put("compact", True)
+
+    def _members(self) -> dict[str, frozenset[str]]:
         try:
-            members = history.members(self.events())
+            return history.members(self.events())
         except (KeyError, TypeError) as error:
             raise self.unusable(error) from error
+
+    def _erase_openings(self, client: str, members: dict[str, frozenset[str]]) -> None:
+        """Delete the salts of all totals that a client was in."""
         for commitment in (each for each in members if client in members[each]):
             self._run("DELETE FROM openings WHERE commitment = ?", [commitment])
-        self._erase_old(client)
-        if seen:
-            self._run("DELETE FROM seen WHERE client = ?", [client])
-        self.put("compact", True)  # after the commit, or when the file is next opened
 
     def _clear_event(self, number: int) -> None:
         query = "UPDATE events SET samples = NULL, detail = '{}', salt = '' WHERE seq = ?"
@@ -406,14 +450,38 @@ class LedgerFile:
             for row in rows
         }
 
-    def use_key(self, path: Path) -> None:
-        """Sign with the key in a file from the next event on; create the key if it is missing."""
+    def use_key(self, path: Path, *, lost: bool = False) -> None:
+        """Sign with the key in a file from the next event on; create the key if it is missing.
+
+        The key before signs this event, unless it is `lost`.
+        """
         signer = HistoryKey.create(path)
         with self.transaction():
-            if not self.get("key"):  # the first key signs the event that names it
+            if lost or not self.get("key"):  # the first key signs the event that names it
                 self._keep_key(signer, path)
-            self.add_event("key", self.total, key=signer.public)
+            what = history.LOST_KEY if lost else "key"
+            self.add_event(what, self.total, key=signer.public)
             self._keep_key(signer, path)
+
+    def replace_lost_key(self) -> None:
+        """Begin a new key if the one that signs is lost: that must not prevent a deletion."""
+        try:
+            self._signer()
+        except LedgerError:
+            if not available():
+                raise
+            signer, path = self._new_key()
+            self._keep_key(signer, path)
+            self.add_event(history.LOST_KEY, self.total, key=signer.public)
+
+    def _new_key(self) -> tuple[HistoryKey, Path]:
+        """Return the key in the file of the lost one, or in a new file beside the ledger."""
+        path = self.path.parent / str(self.get("key_file"))
+        try:
+            return HistoryKey.create(path), path
+        except FedgramError:  # not a key, or nothing can be written there
+            path = self.path.with_name(f"history-{self._count() + 1}.key")
+            return HistoryKey.create(path), path
 
     def _keep_key(self, signer: HistoryKey, path: Path) -> None:
         file, folder = path.resolve(), self.path.parent.resolve()
@@ -429,7 +497,7 @@ class LedgerFile:
         if signer.public != key:
             raise LedgerError(
                 f"{self.path}: expected the key {fingerprint(key)} in {self.get('key_file')}, got "
-                f"{fingerprint(signer.public)}; restore the key that signs this history"
+                f"{fingerprint(signer.public)}; {REMEDY}"
             )
         return signer
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from fedgram.core.samples import Features, Labels, Samples
 from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
-from fedgram.federation.client import Client
 from fedgram.federation.method import Method
-from fedgram.federation.step import Step, step
+from fedgram.federation.step import Step
+from fedgram.federation.union_step import statistics_step
 from fedgram.models.linear import lifted
 
 SharedResult = TypeVar("SharedResult")
@@ -27,10 +28,10 @@ class ClosedForm(Method[SharedResult]):
         """Return the lift of the statistics."""
         return self.lift
 
-    @step
-    def statistics(self, client: Client, _: None) -> Statistics:
-        """Return the Gram matrix and class sums of a client's lifted samples."""
-        return Statistics.of(*lifted(client.samples, self.shared_lift()))
+    @statistics_step
+    def statistics(self, samples: Samples) -> tuple[Features, Labels]:
+        """Return the lifted samples, whose Gram matrix and class sums are summed."""
+        return lifted(samples, self.shared_lift())
 
     def statistics_step(self) -> Step[Statistics]:
         """Return `statistics`, whose total can be kept in a ledger."""

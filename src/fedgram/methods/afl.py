@@ -8,6 +8,7 @@ from fedgram.core.disk_store import DiskStore
 from fedgram.core.gcv import Ridge, best_ridge_for_new_clients
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
+from fedgram.federation.method import for_all_clients
 from fedgram.federation.protocol import Federation, gather_to_disk
 from fedgram.methods._closed_form import ClosedForm
 from fedgram.models.linear import Linear, Predictor
@@ -51,6 +52,7 @@ class AFL(ClosedForm[Linear]):
         else:
             yield Linear.of(federation.sum(self.statistics), ridge=self.ridge, lift=self.lift)
 
+    @for_all_clients
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head: Linear = shared
         return head

@@ -76,7 +76,7 @@ class APFL(ClosedForm[Linear | Tuned]):
         samples = client.samples
         own = LeaveOneOut.of(samples, shared, self.primary, in_total=client.in_total)
         features = self.refinement(samples.features)
-        refined = own.fit_residual(features.values.astype(np.float64))
+        refined = own.fit_residual(features.values)
         columns = []
         for ridge in self._ridges:
             second = refined(ridge / features.space.unit**2)

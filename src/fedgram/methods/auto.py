@@ -31,9 +31,10 @@ from fedgram.methods._pooling import (
     side_by_side,
     trials,
 )
-from fedgram.models.linear import Classifier, Predictor, lifted, require_lift
+from fedgram.models.linear import Classifier, Predictor, lifted_statistics, require_lift
 from fedgram.selection.candidates import Candidates, Setting, personal, scales
 from fedgram.selection.class_prior import (
+    MOST_REPEATS,
     PriorEvidence,
     class_counts,
     counts_of,
@@ -107,6 +108,9 @@ class Auto(ClosedForm[Tuned]):
         if self.judges < 0:
             raise ConfigError(f"judges: expected 0 (all clients) or more, got {self.judges}")
 
+    def most_weight(self, samples: int) -> int | None:
+        return samples * MOST_REPEATS if self.classes_alike else samples
+
     # Steps at a client
 
     def shortened(self, *, search: bool = True) -> Self:
@@ -116,7 +120,7 @@ class Auto(ClosedForm[Tuned]):
 
     @step
     def lifted_statistics(self, client: Client, width: int) -> Statistics:
-        return Statistics.of(*lifted(client.samples, Lift(width=width)))
+        return lifted_statistics(client.samples, Lift(width=width))
 
     @step
     def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:

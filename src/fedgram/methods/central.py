@@ -9,7 +9,7 @@ from fedgram.core.samples import Samples
 from fedgram.core.statistics import Statistics
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.method import Method
+from fedgram.federation.method import Method, for_all_clients
 from fedgram.federation.protocol import Federation
 from fedgram.federation.step import step
 from fedgram.models.linear import Linear, Predictor, lifted
@@ -47,6 +47,7 @@ class Central(Method[Linear]):
         )
         yield Linear.of(total, ridge=self.ridge, lift=self.lift)
 
+    @for_all_clients
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head: Linear = shared
         return head

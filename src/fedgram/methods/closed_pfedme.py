@@ -60,6 +60,9 @@ class ClosedPFedMe(Method[Linear | Tuned]):
         if not 0 < self.ridge < float("inf"):
             raise ConfigError(f"ridge = {self.ridge}: use a number > 0")
 
+    def most_weight(self, samples: int) -> int | None:
+        return 1  # clients have equal weights
+
     @step
     def envelope(self, client: Client, strength: float) -> Quadratic:
         features, labels = lifted(client.samples, self.lift)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgram.federation.client import Client
+from fedgram.federation.method import for_all_clients
 from fedgram.federation.protocol import Federation
 from fedgram.methods._residual_blocks import ResidualBlocks, ResidualModel
 from fedgram.models.linear import Linear, Predictor
@@ -35,6 +36,7 @@ class DeepAFL(ResidualBlocks):
         total = federation.sum(self.depth_statistics, below)
         yield ResidualModel(below=below, model=Linear.of(total, ridge=self.ridge))
 
+    @for_all_clients
     def personalize(self, client: Client, shared: Any) -> Predictor:
         deep: ResidualModel = shared
         return deep

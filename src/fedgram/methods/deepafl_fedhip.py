@@ -13,4 +13,4 @@ class DeepAFLFedHiP(StackedMethod):
     Exchanges: the sums of `deepafl`, then those of `fedhip` on deep features.
     """
 
-    top: FedHiP = FedHiP()
+    top: FedHiP = FedHiP(alpha=10.0, ridge=100.0)

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedgram.core.gcv import resolved
 from fedgram.federation.client import Client
+from fedgram.federation.method import for_all_clients
 from fedgram.federation.protocol import Federation
 from fedgram.layerwise.solver import LayerwiseSolver, SolvedNetwork
 from fedgram.models.linear import Predictor
@@ -31,6 +32,7 @@ class FedACnnL(LayerwiseSolver):
         total = federation.sum(self.head_statistics, stack)
         yield self.headed(stack, total, origins, resolved(self.ridge, total))
 
+    @for_all_clients
     def personalize(self, client: Client, shared: Any) -> Predictor:
         model: SolvedNetwork = shared
         return model

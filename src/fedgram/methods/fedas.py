@@ -48,6 +48,9 @@ class FedAS(GradientMethod):
 
     aligning_rate: float = 0.01
 
+    def most_weight(self, samples: int) -> int | None:
+        return None  # a trace has no bound that follows from the number of samples
+
     def begin(self, federation: Federation, model: RoundModel) -> RoundModel:
         most = MOST_WEIGHT // len(federation.clients)  # of one client
         return replace(without_head(model), more={"most": most})

@@ -7,6 +7,7 @@ from typing import Any
 from fedgram.core import codec
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
+from fedgram.federation.method import for_all_clients
 from fedgram.federation.protocol import Federation
 from fedgram.methods._closed_form import ClosedForm
 from fedgram.models.linear import Linear, Predictor, require_lift
@@ -47,6 +48,7 @@ class FedCGS(ClosedForm[Linear]):
             origin=codec.digest({"total": total.digest(), "shrinkage": float(self.shrinkage)}),
         )
 
+    @for_all_clients
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head: Linear = shared
         return head

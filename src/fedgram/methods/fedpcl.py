@@ -61,6 +61,9 @@ class FedPCL(GradientMethod):
         if self.hidden < 1 or not self.temperature > 0:
             raise ConfigError("hidden (of the projection) and temperature must be greater than 0")
 
+    def most_weight(self, samples: int) -> int | None:
+        return 1  # the prototypes of all clients have equal weights
+
     def begin(self, federation: Federation, model: RoundModel) -> RoundModel:
         empty = replace(model.network, theta=np.zeros(0, model.theta.dtype))
         return self._renewed(federation, replace(model, network=empty), self.first)

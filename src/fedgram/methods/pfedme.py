@@ -84,10 +84,34 @@ class PFedMe(GradientMethod):
     ) -> tuple[Array, Array]:
         """Return the local and the personal model after a round."""
         local, personal = model.theta.copy(), model.theta.copy()
-        rate = self.inner_rate or model.rate
-        inner = SGD(rate=rate, epochs=self.inner_steps, batch=0)
         with ignore_overflow():
             for batch in rows.batches(self.batch, self.epochs, rng):
-                inner(model.shape, personal, batch, rng, towards=local, strength=self.strength)
+                self.approach(model, personal, local, batch, rng)
                 local -= model.rate * self.strength * (local - personal)
         return local, personal
+
+    def approach(
+        self,
+        model: RoundModel,
+        personal: Array,
+        local: Array,
+        batch: TrainingRows,
+        rng: np.random.Generator,
+    ) -> None:
+        """Move the personal model towards the minimizer of its objective on a batch.
+
+        Parameters
+        ----------
+        model
+            The broadcast model.
+        personal
+            The personal model, changed in place.
+        local
+            The local model, which pulls the personal one.
+        batch
+            The samples.
+        rng
+            Random generator of the step.
+        """
+        inner = SGD(rate=self.inner_rate or model.rate, epochs=self.inner_steps, batch=0)
+        inner(model.shape, personal, batch, rng, towards=local, strength=self.strength)

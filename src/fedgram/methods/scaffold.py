@@ -42,6 +42,9 @@ class Scaffold(GradientMethod):
 
     shared_rate: float = 1.0
 
+    def most_weight(self, samples: int) -> int | None:
+        return 1  # clients have equal weights
+
     def begin(self, federation: Federation, model: RoundModel) -> RoundModel:
         return model.at(model.theta, control=np.zeros_like(model.theta))
 

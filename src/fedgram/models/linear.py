@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.exact import require_gram
+from fedgram.core.exact import require_gram, smaller_gram_matrix
 from fedgram.core.gcv import Ridge, resolved
 from fedgram.core.samples import Features, Floats, Integers, Labels, Samples, Space
 from fedgram.core.shared import Shared
@@ -16,7 +17,7 @@ from fedgram.core.solve import least_squares, require_ridge
 from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, MismatchError
 from fedgram.features.grid import Grid
-from fedgram.features.lift import Lift
+from fedgram.features.lift import MOST_KEPT, Lift
 from fedgram.runtime import flops
 from fedgram.runtime.threads import single_threaded_blas
 
@@ -53,6 +54,33 @@ def lifted(samples: Samples, lift: Lift) -> tuple[Features, Labels]:
     if lift.width:
         require_gram(lift.width + 1, len(samples.labels.classes))
     return lift(samples.features), samples.labels
+
+
+def lifted_statistics(samples: Samples, lift: Lift) -> Statistics:
+    """Return the statistics of lifted samples; see `streamed_statistics`."""
+    return streamed_statistics(samples, lambda part: lifted(part, lift))
+
+
+def streamed_statistics(
+    samples: Samples, rows: Callable[[Samples], tuple[Features, Labels]]
+) -> Statistics:
+    """Return the statistics of derived rows; those of many samples are derived in batches.
+
+    The derived rows of a large client are never all in memory, and the bytes are the same.
+
+    Parameters
+    ----------
+    samples
+        The samples.
+    rows
+        Returns the features and labels to sum, for some of the samples.
+    """
+    space = rows(samples.take(slice(0)))[0].space
+    if not space.exact or len(samples) * space.width <= MOST_KEPT:
+        return Statistics.of(*rows(samples))
+    require_gram(space.width, len(samples.labels.classes))
+    starts = range(0, len(samples), _ROWS_AT_A_TIME)
+    return Statistics.over(rows(samples.take(slice(s, s + _ROWS_AT_A_TIME))) for s in starts)
 
 
 @codec.register("Linear/1")
@@ -135,7 +163,12 @@ class Linear(Shared):
         lift = lift or Lift()
         features = lift(samples.features)
         unit = features.space.unit
-        stored = least_squares(features.values.astype(np.float64), targets, ridge / unit**2)
+        stored = least_squares(
+            features.values.astype(np.float64),
+            targets,
+            ridge / unit**2,
+            products=smaller_gram_matrix(features.values),
+        )
         return cls(
             weights=stored / unit,
             space=features.space,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from fedgram.report.groups import Comparison, MethodSeeds, comparisons
 from fedgram.report.markup import Markup, joined, tag
 from fedgram.report.reproduce import recipes
 from fedgram.runtime.text import compact, percent
+from fedgram.runtime.version import own_version
 
 MARKS = (
     "Accuracies in %. Bold: the best; underlined: the second best. Marks compare the means as "
@@ -98,9 +98,7 @@ def _script() -> Markup:
 
 def _footer(runs: int) -> Markup:
     counted = f"{runs} recorded run{'s' * (runs != 1)}"
-    return tag(
-        "footer", f"Written by fedgram {version('fedgram')} from the files of {counted} alone."
-    )
+    return tag("footer", f"Written by fedgram {own_version()} from the files of {counted} alone.")
 
 
 def _section(comparison: Comparison, place: int, title: str) -> Markup:

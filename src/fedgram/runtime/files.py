@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -22,7 +22,7 @@ _PART = 1 << 20
 MOST_TEXT = 1 << 30  # bytes of a text that is read at once: records of runs grow with the rounds
 
 
-def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
+def write(path: Path, data: bytes | str, *, private: bool = False, durable: bool = False) -> None:
     """Write a file in one step: readers see the old content or the new, never a part.
 
     Only the owner can read a private file, from its first byte on, and enter the folders that are
@@ -36,6 +36,8 @@ def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
         Its content.
     private
         Whether only the owner may read it.
+    durable
+        Whether the content must outlive a power failure right after this call.
 
     Examples
     --------
@@ -45,8 +47,22 @@ def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
     ...     (Path(folder) / "a" / "b.txt").read_text()
     'hello'
     """
-    with staged(path, data, private=private):
+    with staged(path, data, private=private, durable=durable):
         pass
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Write a private, durable file, and overwrite what it held before with zeros.
+
+    Where files in use cannot be replaced (Windows), what it held is deleted only.
+    """
+    with ExitStack() as stack:
+        before = None
+        if sys.platform != "win32" and os.path.isfile(path):
+            before = stack.enter_context(path.open("r+b"))
+        write(path, data, private=True, durable=True)
+        if before is not None:
+            _overwrite(before)
 
 
 def read_text(path: Path, *, most: int = MOST_TEXT) -> str:
@@ -61,17 +77,23 @@ def read_text(path: Path, *, most: int = MOST_TEXT) -> str:
 
 
 @contextmanager
-def staged(path: Path, data: bytes | str, *, private: bool = False) -> Iterator[None]:
+def staged(
+    path: Path, data: bytes | str, *, private: bool = False, durable: bool = False
+) -> Iterator[None]:
     """Prepare a file beside its place, and move it there if the body succeeds."""
     part = path.with_name(path.name + ".part")
     try:
-        _make_folders(path.parent, 0o700 if private else 0o777)
+        changed = _make_folders(path.parent, 0o700 if private else 0o777)
         if private:
             part.unlink(missing_ok=True)  # an old one may be readable by others
             part.touch(mode=0o600, exist_ok=False)
         part.write_bytes(data.encode() if isinstance(data, str) else data)
+        if durable:
+            _sync(part)
         yield
         part.replace(path)
+        for folder in (*changed, path.parent) if durable else ():
+            _sync(folder)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
@@ -107,11 +129,34 @@ def exclusive(path: Path) -> Iterator[None]:
         yield  # closing the file ends the lock, as the end of this process does
 
 
-def _make_folders(folder: Path, mode: int) -> None:
-    """Create missing folders, all with this mode; `Path.mkdir` has it for the last one only."""
-    if not folder.is_dir():
-        _make_folders(folder.parent, mode)
-        folder.mkdir(mode=mode, exist_ok=True)
+def _make_folders(folder: Path, mode: int) -> list[Path]:
+    """Create missing folders, all with this mode; `Path.mkdir` has it for the last one only.
+
+    Returns the folders with new entries.
+    """
+    if folder.is_dir():
+        return []
+    changed = _make_folders(folder.parent, mode)
+    folder.mkdir(mode=mode, exist_ok=True)
+    return [*changed, folder.parent]
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, are on the disk."""
+    if path.is_dir() and sys.platform == "win32":  # pragma: no cover
+        return  # folders cannot be opened there
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _overwrite(file: IO[bytes]) -> None:
+    """Overwrite an open file with zeros, on the disk."""
+    file.write(bytes(os.fstat(file.fileno()).st_size))
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @contextmanager
@@ -131,9 +176,7 @@ def erase(path: Path) -> None:
     with suppress(FileNotFoundError):
         if not path.is_symlink():
             with path.open("r+b") as file:
-                file.write(bytes(path.stat().st_size))
-                file.flush()
-                os.fsync(file.fileno())
+                _overwrite(file)
         path.unlink()
 
 

@@ -33,6 +33,18 @@ def default_to_one_blas_thread() -> None:
         os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(THREADS)
 
 
+@functools.cache
+def product_threads() -> int:
+    """Return the number of threads of exact products, decided once: the number set for BLAS, or 1.
+
+    Exact products have the same bytes with any number of threads.
+    """
+    for name in THREAD_VARIABLES:
+        with contextlib.suppress(KeyError, ValueError):
+            return max(1, int(os.environ[name]))
+    return THREADS
+
+
 @contextlib.contextmanager
 def single_threaded_blas() -> Iterator[None]:
     """Run the body with `THREADS` BLAS threads.

@@ -151,7 +151,7 @@ class Candidates:
         own = LeaveOneOut.of(samples, self.equations, self.lift, in_total=in_total)
         shared, unit = own.shared(), samples.features.space.unit
         constant = own.fit_residual(np.ones((len(samples), 1)))
-        residual_fit, alone = own.own_fits(samples.features.values.astype(np.float64))
+        residual_fit, alone = own.own_fits(samples.features.values)
         extra_weight = own.with_extra_weight()
         last: tuple[float, Floats] | None = None
         for setting in self.settings:

@@ -21,6 +21,8 @@ _ABSENT = 0.5  # count of a class without samples
 # Of a client's class prior, the most personal first.
 PSEUDO_COUNTS = (0.3, 0.7, 1.5, 3.0, 7.0, 15.0, 30.0, 70.0, 150.0, 300.0, 1000.0, 3000.0, 10_000.0)
 _EVIDENCE_BITS = 20  # a log-likelihood is summed in steps of 2^-20
+# Of one sample's log-likelihood: log((n + a) / (a p)), with n, 1 / p < 2^64 and a >= 0.3.
+_MOST_NATS = 91
 
 
 @codec.register("Informed/1")
@@ -173,12 +175,21 @@ class PriorEvidence(Additive):
     clients: int = 0
     likelihood: Integers = field(default_factory=lambda: np.zeros(len(PSEUDO_COUNTS), np.int64))
 
+    def claimed_samples(self) -> int:
+        """Return the least number of samples that can be as unlikely as this.
+
+        The next sample is of class c with probability (n_c + a p_c) / (n + a), for n samples before
+        it, of which n_c are of this class. This is at least a p_c / (n + a).
+        """
+        lowest = min(0, int(self.likelihood.min(initial=0)))
+        return -lowest // (_MOST_NATS << _EVIDENCE_BITS)
+
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)
         require_shape("PriorEvidence.likelihood", self.likelihood, len(PSEUDO_COUNTS))
         rounding = 2**_EVIDENCE_BITS
-        if self.clients < 0 or (self.likelihood > rounding).any():
-            raise DataError("class prior: expected counts of at least 0, likelihoods of at most 1")
+        if self.clients not in (0, 1) or (self.likelihood > rounding).any():
+            raise DataError("class prior: expected one client, and likelihoods of at most 1")
         if (self.likelihood < -(2**62) // max(1, sites)).any():
             raise DataError("class prior: likelihoods are too small: a sum may overflow")
 

@@ -52,6 +52,9 @@ class CorrectCounts(Additive):
     def lacks_schema(self) -> bool:
         return not self.correct.size
 
+    def claimed_samples(self) -> int:
+        return int(self.samples.sum())
+
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)
         if len(self.samples) != len(self.correct):

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg
 
+from fedgram.core.exact import gram_matrix
 from fedgram.core.samples import Array, Features, Floats, Integers, Labels, Samples
 from fedgram.features.lift import Lift
 from fedgram.models.linear import Linear
@@ -47,15 +48,15 @@ class HatMatrix:
     spread: Floats  # (rank,)
 
     @classmethod
-    def of(cls, rows: Floats) -> HatMatrix:
-        """Decompose the smaller of ``rows rows'`` and ``rows' rows``."""
+    def of(cls, rows: Array) -> HatMatrix:
+        """Decompose the smaller of ``rows rows'`` and ``rows' rows``; int8 rows are the fastest."""
         count, width = rows.shape
         flops.add(2 * count * width * min(count, width))
+        if count <= width:
+            return cls.from_gram(gram_matrix(rows.T))
+        spread, right = _eigen(gram_matrix(rows))
         with single_threaded_blas():
-            if count <= width:
-                return cls.from_gram(rows @ rows.T)
-            spread, right = _eigen(rows.T @ rows)
-            return cls(rows @ right, spread)
+            return cls(rows.astype(np.float64, copy=False) @ right, spread)
 
     @classmethod
     def from_gram(cls, products: Floats) -> HatMatrix:
@@ -213,7 +214,7 @@ class LeaveOneOut:
 
         return scores
 
-    def fit_residual(self, rows: Floats) -> Callable[[float], Floats]:
+    def fit_residual(self, rows: Array) -> Callable[[float], Floats]:
         """Return leave-one-out predictions of a ridge regression of the residual on `rows` (APFL).
 
         Without sample i the residual of the shared head at sample j is
@@ -221,7 +222,7 @@ class LeaveOneOut:
         """
         return self._fit_residual(HatMatrix.of(rows))
 
-    def own_fits(self, rows: Floats) -> tuple[Callable[[float], Floats], Callable[[float], Floats]]:
+    def own_fits(self, rows: Array) -> tuple[Callable[[float], Floats], Callable[[float], Floats]]:
         """Return `fit_residual`, and the same for a head of own samples alone (`local`)."""
         hat = HatMatrix.of(rows)
         fitted = hat.fitting(self.truth)

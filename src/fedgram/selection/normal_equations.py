@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -69,6 +69,17 @@ class NormalEquations(Shared):
     def derived(self) -> dict[Any, Any]:
         """A cache of other values derived from the total, shared by the clients of a process."""
         return {}
+
+    def with_ridge(self, ridge: float) -> NormalEquations:
+        """Return the equations of the same total with another ridge; cached."""
+        if ridge == self.ridge:
+            return self
+        if ("ridge", ridge) not in self.derived:
+            other = replace(self, ridge=ridge)
+            other.__dict__["gram"] = self.gram  # the cached property: one matrix for all ridges
+            self.derived["ridge", ridge] = other
+        found: NormalEquations = self.derived["ridge", ridge]
+        return found
 
     def rows(self, samples: Samples, lift: Lift) -> Floats:
         """Return lifted samples in stored units; raise MismatchError if their space differs."""

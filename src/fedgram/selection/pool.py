@@ -85,6 +85,9 @@ class LikelihoodSums(Additive):
     def lacks_schema(self) -> bool:
         return not self.loss.size
 
+    def claimed_weight(self) -> int:
+        return self.weight
+
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)
         require_shape("LikelihoodSums.correct", self.correct, *self.loss.shape)
@@ -273,6 +276,9 @@ class PoolSums(Additive):
 
     def lacks_schema(self) -> bool:
         return not self.slope.size
+
+    def claimed_weight(self) -> int:
+        return self.weight
 
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)

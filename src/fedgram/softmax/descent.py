@@ -39,7 +39,7 @@ class FederatedSums(Protocol):
             Whether residual sums are needed, or the loss only.
         """
 
-    def metric(self, objective: Objective, share: float, ridge: float) -> Metric:
+    def metric(self, objective: Objective, share: float, ridge: float, *, first: bool) -> Metric:
         """Return the metric of quasi-Newton steps.
 
         Parameters
@@ -50,6 +50,8 @@ class FederatedSums(Protocol):
             Fraction of the samples in the objective.
         ridge
             The ridge.
+        first
+            Whether no curvature pair is known yet.
         """
 
     def restarted(self) -> None:
@@ -136,7 +138,8 @@ class SoftmaxDescent:
         for k, search in enumerate(self.searches):
             direction = self._directions[k]
             if direction is None:
-                metric = self._asking.metric(search.objective, self._share, ridge)
+                first = not search.pairs
+                metric = self._asking.metric(search.objective, self._share, ridge, first=first)
                 direction = self._directions[k] = search.direction(ridge, metric)
             values, near = search.candidate(direction, self._lengths[k])
             while not _exact(values, search.objective):

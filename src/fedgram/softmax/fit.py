@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.samples import Array, Integers
+from fedgram.core.samples import Array, Floats, Integers
 from fedgram.core.statistics import Statistics
 from fedgram.errors import SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
+from fedgram.selection.class_prior import class_counts
 from fedgram.selection.holdout import PARTS, folds_for
 from fedgram.softmax.arithmetic import LN2, LOSS_BITS, SoftmaxGrid
 from fedgram.softmax.descent import SoftmaxDescent
-from fedgram.softmax.objective import CURVATURE, Anchor, Metric, Objective, Point
+from fedgram.softmax.objective import Anchor, Metric, Objective, Point, between_classes
 from fedgram.softmax.quasi_newton import CurvaturePair, QuasiNewton
 from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 
@@ -31,6 +32,7 @@ from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 # exchanges. With fewer exchanges the path starts closer to that ridge.
 _LEVELS = ((1, (3.0,)), (2, (5.0, 3.0)), (3, (5.0, 3.0, 2.0)), (7, (10.0, 3.0, 1.0)),
            (15, (30.0, 10.0, 3.0, 1.0)))  # fmt: skip
+_PER_SQUARED = 0.05  # the path's unit, relative to the ridge for the squared loss
 _MOST_LEVELS = (30.0, 10.0, 3.0, 1.0, 0.3)
 
 _MOST_NAMES = 100  # a record of more clients contains their number, not their names
@@ -106,7 +108,7 @@ class SoftmaxFit:
     path: list[dict[str, float]] = field(default_factory=list)
     _last: QuasiNewton | None = None
     _digests: list[str] = field(default_factory=list)
-    _metrics: dict[tuple[float, float], Metric] = field(default_factory=dict)
+    _metrics: dict[tuple[float, float, bool], Metric] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -177,7 +179,7 @@ class SoftmaxFit:
         `ridge` is the ridge for the squared loss. Every ridge of the path takes one exchange.
         """
         number = folds_for(self.total.count, self.total.moment.size)
-        suited = CURVATURE * ridge
+        suited = _PER_SQUARED * ridge
         share = 1 - 1 / (PARTS if number == 1 else number)
         descent = self._start(number, share)
         best: LeftOut | None = None
@@ -255,7 +257,7 @@ class SoftmaxFit:
         """Count a restart: the set of samples in the sums has changed."""
         self.restarts += 1
 
-    def metric(self, objective: Objective, share: float, ridge: float) -> Metric:
+    def metric(self, objective: Objective, share: float, ridge: float, *, first: bool) -> Metric:
         """Return the metric for a ridge; the last one is cached.
 
         Parameters
@@ -266,10 +268,30 @@ class SoftmaxFit:
             Fraction of the samples in the objective.
         ridge
             The ridge.
+        first
+            Whether no curvature pair is known yet.
         """
-        if (share, ridge) not in self._metrics:
-            self._metrics = {(share, ridge): objective.metric(ridge)}  # one factor in memory
-        return self._metrics[share, ridge]
+        key = share, ridge, first or objective.between is None
+        if key not in self._metrics:
+            self._metrics = {key: objective.metric(ridge, first=first)}  # one factor in memory
+        return self._metrics[key]
+
+    def _between(self, folds: int, sums: ResidualSums) -> Floats:
+        """Return the between-class part of the Gram matrix, of the fitted samples.
+
+        With a tenth held out, class sums of the other samples follow from the residual sums at
+        zero weights: the classes of held-out samples are not used.
+        """
+        counts, constant = class_counts(self.total)
+        unit = self.total.space.unit
+        class_sums: Floats = self.total.moment * np.float64(unit)
+        if folds:
+            fitted = int(sums.count[0])
+            slope = unit / 2.0**self.query.grid.residuals
+            mean = class_sums.sum(axis=1, keepdims=True) / self.total.count
+            class_sums = slope * sums.products[0] + (fitted / len(counts)) * mean
+            counts = class_sums[self.total.space.constant] / constant
+        return between_classes(class_sums, counts)
 
     def _head(self, values: Integers) -> IntegerHead:
         query = self.query
@@ -289,11 +311,15 @@ class SoftmaxFit:
             anchor = Anchor(values=chosen.mean, products=chosen.products)
         sums = self.ask(values, folds)
         share *= self.samples / self.total.count  # the total may contain clients that are absent
+        # On a path of ridges. Several folds would need a metric each.
+        path = folds == 1 or self._last is not None
+        between = self._between(folds, sums) if path else None
         objective = Objective.of(
             self.total,
             self.query.grid,
             share=share,
             constant=self.constant,
+            between=between,
             anchor=anchor,
         )
         pairs: tuple[CurvaturePair, ...] = ()
@@ -350,8 +376,9 @@ def path_of(exchanges: int) -> list[float]:
     Examples
     --------
     >>> path_of(2), path_of(4), path_of(8)
-    ([5.0, 3.0], [10.0, 10.0, 3.0, 1.0], [30.0, 30.0, 10.0, 10.0, 3.0, 3.0, 1.0, 1.0])
+    ([5.0, 3.0], [10.0, 3.0, 1.0, 1.0], [30.0, 30.0, 10.0, 10.0, 3.0, 3.0, 1.0, 1.0])
     """
     levels = next((found for most, found in _LEVELS if exchanges <= most), _MOST_LEVELS)
     each, more = divmod(exchanges, len(levels))
-    return [level for k, level in enumerate(levels) for _ in range(each + (k < more))]
+    few = len(levels) - more  # further exchanges are for the smallest ridges
+    return [level for k, level in enumerate(levels) for _ in range(each + (k >= few))]

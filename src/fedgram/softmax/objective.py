@@ -14,13 +14,28 @@ from fedgram.runtime.threads import single_threaded_blas
 from fedgram.softmax.arithmetic import LN2, LOSS_BITS, SoftmaxGrid
 from fedgram.softmax.sums import ResidualSums
 
-CURVATURE = 0.05  # assumed curvature of the loss, relative to the Gram matrix
+_LEAST_CURVATURE = 0.03  # where probabilities are near 0 or 1
+_BETWEEN = 0.1  # share of the between-class part of the Gram matrix in the metric
 _REFINEMENTS = 3
+
+
+def curvature(classes: int) -> float:
+    """Return the assumed curvature of the loss, relative to the Gram matrix.
+
+    With equal probabilities of all classes it is ``1 / classes``, and it decreases as the
+    probabilities become certain: half of it, plus a small number.
+
+    Examples
+    --------
+    >>> curvature(2), curvature(100)
+    (0.28, 0.035)
+    """
+    return _LEAST_CURVATURE + 0.5 / classes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Metric:
-    """The initial metric of quasi-Newton steps: ``CURVATURE`` times the Gram matrix, plus ridge.
+    """The initial metric of quasi-Newton steps: a multiple of the Gram matrix, plus ridge.
 
     Parameters
     ----------
@@ -34,13 +49,13 @@ class Metric:
     factor: Factor
 
     @classmethod
-    def of(cls, gram: Floats, ridge: float, penalized: Floats, samples: int) -> Metric:
-        """Factorize ``CURVATURE gram + ridge``.
+    def of(cls, scaled: Floats, ridge: float, penalized: Floats, samples: int) -> Metric:
+        """Factorize ``scaled + ridge``.
 
         Parameters
         ----------
-        gram
-            Gram matrix in real units.
+        scaled
+            Gram matrix in real units, times the assumed curvature.
         ridge
             Added to the diagonal entries of penalized features.
         penalized
@@ -48,8 +63,8 @@ class Metric:
         samples
             Number of samples, for the error message.
         """
-        matrix = CURVATURE * gram
-        matrix[np.diag_indices(len(gram))] += ridge * penalized
+        matrix = scaled.copy()
+        matrix[np.diag_indices(len(matrix))] += ridge * penalized
         return cls(matrix=matrix, factor=Factor.of(matrix, 0.0, samples=samples))
 
     def solve(self, rhs: Floats) -> Floats:
@@ -127,24 +142,28 @@ class Objective:
     ----------
     gram
         Summed Gram matrix of the samples, in real units.
-    samples
-        Number of samples.
+    samples, classes
+        Number of samples and of classes.
     unit, bound
         Unit and bound of the feature space.
     grid
         Precision of the weights and residuals.
     penalized
         1 for penalized features, 0 for others, (features,).
+    between
+        Between-class part of the Gram matrix, if known; see `between_classes`.
     anchor
         The weights of a refit, if any.
     """
 
     gram: Floats
     samples: int
+    classes: int
     unit: float
     bound: int
     grid: SoftmaxGrid
     penalized: Floats
+    between: Floats | None = None
     anchor: Anchor | None = None
 
     @classmethod
@@ -155,6 +174,7 @@ class Objective:
         *,
         share: float = 1.0,
         constant: bool = False,
+        between: Floats | None = None,
         anchor: Anchor | None = None,
     ) -> Objective:
         """Return the objective for summed statistics.
@@ -169,6 +189,8 @@ class Objective:
             Fraction of the samples in the objective.
         constant
             Whether the constant is penalized.
+        between
+            Between-class part of the Gram matrix of all samples, if known.
         anchor
             The weights of a refit, if any.
         """
@@ -179,10 +201,12 @@ class Objective:
         return cls(
             gram=unpack_symmetric(total.gram, total.space.width) * (share * total.space.unit**2),
             samples=total.count,
+            classes=len(total.classes),
             unit=total.space.unit,
             bound=total.space.bound,
             grid=grid,
             penalized=penalized,
+            between=None if between is None else share * between,
             anchor=anchor,
         )
 
@@ -196,10 +220,27 @@ class Objective:
         """The real gradient of an integer residual sum of -1."""
         return self.unit / 2.0**self.grid.residuals
 
-    def metric(self, ridge: float) -> Metric:
-        """Return the metric for a ridge."""
+    def metric(self, ridge: float, *, first: bool = False) -> Metric:
+        """Return the metric for a ridge.
+
+        With equal probabilities the curvature is a multiple of the Gram matrix. Later the loss is
+        almost linear in the directions that separate the classes: few samples are uncertain
+        between distant classes. So most of the between-class part is left out, except in a first
+        step, whose length no earlier step corrects.
+
+        Parameters
+        ----------
+        ridge
+            The ridge.
+        first
+            Whether no curvature pair is known yet.
+        """
         require_ridge(ridge)
-        return Metric.of(self.gram, ridge, self.penalized, self.samples)
+        gram = self.gram
+        if self.between is not None and not first:
+            gram = gram - (1 - _BETWEEN) * self.between
+        scaled = curvature(self.classes) * gram
+        return Metric.of(scaled, ridge, self.penalized, self.samples)
 
     def value(self, point: Point, ridge: float) -> float:
         """Return the penalized loss in nats."""
@@ -238,6 +279,36 @@ class Objective:
         if self.anchor is None:
             return point.values, point.products
         return point.values - self.anchor.values, point.products - self.anchor.products
+
+
+def between_classes(sums: Floats, counts: Floats) -> Floats:
+    """Return the between-class part of a Gram matrix: ``sum_c s_c s_c' / n_c``.
+
+    The vectors are rounded so that their products are exact, in whatever order they are added.
+
+    Parameters
+    ----------
+    sums
+        Sum of the features of each class, s_c, (features, classes).
+    counts
+        Number of samples of each class, n_c.
+
+    Examples
+    --------
+    >>> between_classes(np.array([[3.0, 0.0], [2.0, 4.0]]), np.array([1.0, 4.0]))
+    array([[9., 6.],
+           [6., 8.]])
+    """
+    present = counts >= 0.5
+    vectors = sums[:, present] / np.sqrt(counts[present])
+    # Products of two such integers, summed over classes, stay within 2^53.
+    bits = (52 - len(counts).bit_length()) // 2
+    largest = float(np.abs(vectors).max(initial=0.0))
+    scale = 2.0 ** (bits - int(np.frexp(largest)[1]))
+    rounded = np.rint(vectors * scale)
+    with single_threaded_blas():
+        between: Floats = (rounded @ rounded.T) / scale**2
+    return between
 
 
 def exact_product(left: Array, right: Array) -> float:

@@ -18,6 +18,8 @@ CLOSED = {
     "apfl": {},
     "fed3r": {},
     "fedcgs": {},
+    "fedcof": {},
+    "fedncm": {},
     "local": {},
     "auto": {"exchanges": 2, "classes_alike": True},
     "logistic": {"exchanges": 2},
@@ -83,7 +85,7 @@ def test_secure_sums_are_the_same_too(tmp_path, name):
     assert done(out, name)["model_digest"] is None
 
 
-@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("secure", [pytest.param(False, marks=pytest.mark.wide), True])
 def test_a_site_reads_requests_of_any_method_in_a_process_of_its_own(tmp_path, secure):
     """The kinds of values that a request holds are known before it is read."""
     seen = []

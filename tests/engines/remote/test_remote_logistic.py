@@ -392,7 +392,10 @@ def test_nothing_restarts_where_the_same_sites_answer(tmp_path):
     assert told(out, "logistic")["restarts"] == 0
 
 
-@pytest.mark.parametrize(("first", "last"), [(4, 5), (6, 7), (2, 99)])
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [(4, 5), *(pytest.param(*away, marks=pytest.mark.wide) for away in ((6, 7), (2, 99)))],
+)
 def test_auto_goes_on_while_a_site_is_away(tmp_path, first, last):
     options = {"rules": MOST, "data": LITTLE, "method": {"auto": {"exchanges": 2, "effort": "low"}}}
     out, config, _, _ = served(tmp_path, "auto", fault=silent(101, first, last), **options)

@@ -31,6 +31,7 @@ COUNT = 6  # of whom five must stay
 pytestmark = pytest.mark.usefixtures("loads")
 
 
+@pytest.mark.wide  # tests/secure has the same of the protocol alone
 def test_fifty_sites_of_whom_ten_drop_out_after_sharing_keys(tmp_path):
     away = names(50)[::5]
     remote = Remote(tmp_path, 50, silent(away, ("masked", "reveal")))

@@ -18,12 +18,19 @@ from remote_support import (
     shared_bytes,
 )
 
+from fedgram.core import codec
+from fedgram.core.additive import Additive
 from fedgram.core.census import Census
+from fedgram.core.samples import Labels
+from fedgram.core.tally import Tally
+from fedgram.core.weighted import Weighted
 from fedgram.deploy.membership import Membership
 from fedgram.deploy.server import run_federation
 from fedgram.engines.remote.contributions import Contributions
 from fedgram.engines.remote.validation import require_registered
 from fedgram.errors import ConfigError, DataError, ExactnessError
+from fedgram.federation.method import create_method, names
+from fedgram.federation.scoring import ScoreSums, SiteScore
 from fedgram.ledger.folder import Ledgers
 
 DATA = {"clients": 6, "valid_fraction": 0.1, "dirichlet": 10.0}
@@ -111,12 +118,84 @@ def test_a_member_that_joined_before_its_number_was_registered_is_noted(tmp_path
     assert "are registered; 'fedgram federation forget'" in warnings(out)[0][1]
 
 
-@pytest.mark.parametrize("method", ["afl", "logistic", "fedavg"])
+def repeated(value, times):
+    """Return the sums of the same samples, each repeated."""
+    parts = {name: getattr(value, name) for name in value.summed_fields()}
+    many = {
+        name: repeated(part, times) if isinstance(part, Additive) else part * times
+        for name, part in parts.items()
+        if name not in ("clients", "fine")  # a site is one client; the rest of rounding
+    }
+    return replace(value, **many)
+
+
+def repeating(steps, times):
+    """Return a fault: each of some sites repeats the samples of one step."""
+
+    def fault(node, request, answer):
+        said = codec.decode(answer(request))
+        if steps.get(node) == codec.decode(request).step:
+            said = replace(said, value=repeated(said.value, times))
+        return codec.encode(said)
+
+    return fault
+
+
+LAYERS = {"image": [8, 8, 1], "layers": "conv 2 3x3 max 2, dense 4"}
+BLOCKS = {"blocks": 1, "width": 8}
+SHORT = {
+    "auto": {"exchanges": 1, "effort": "low"},
+    "logistic": {"exchanges": 1},
+    "fedacnnl": LAYERS,
+    "pfedacnnl": {**LAYERS, "groups": 2, "strength": "auto"},
+    **dict.fromkeys(("deepafl", "deepafl-apfl", "deepafl-fedhip"), BLOCKS),
+}
+
+
+def tables_of(method):
+    trained = hasattr(create_method(method), "rounds")
+    short = {"rounds": 1, "epochs": 1, "rate": 0.1} if trained else SHORT.get(method, {})
+    return {"clients": 6, "data": DATA, "method": {method: short}}
+
+
+wide = pytest.mark.wide
+OTHERS = sorted({*names()} - {"afl", "auto", "fedavg", "central"})  # central asks for samples
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "times"),
+    [
+        ("auto", ["residuals", "pseudo_counts", "left_out", "pool"], 10**6),
+        ("fedavg", ["update"], 10**5),
+        pytest.param("scaffold", ["corrected"], 2, marks=wide),
+        pytest.param("prior", ["left_out"], 10**6, marks=wide),
+        pytest.param("closed-pfedme", ["envelope"], 2, marks=wide),
+        pytest.param("closed-maml", ["ahead"], 10**5, marks=wide),
+        pytest.param("pfedacnnl", ["group_statistics", "right"], 10**6, marks=wide),
+    ],
+)
+def test_no_sum_of_a_method_may_be_of_more_samples_than_are_registered(
+    tmp_path, method, steps, times
+):
+    tables = tables_of(method)
+    _, config = federation(tmp_path, method, **tables)
+    rules = {**MOST, "samples": registered(config)}
+    liars = dict(enumerate(steps, start=101))
+    fault = repeating(liars, times)
+    out, _, _, _ = served(tmp_path, method, rules=rules, fault=fault, **tables)
+    refused = {(client, text) for client, text in notes(out, method) if "left out" in text}
+    assert {client for client, _ in refused} == {f"c{node - 100}" for node in liars}
+    assert all(f"change federation.samples.{client}" in text for client, text in refused)
+
+
+@pytest.mark.parametrize(
+    "method", ["afl", "auto", "fedavg", *(pytest.param(name, marks=wide) for name in OTHERS)]
+)
 def test_honest_sites_keep_to_their_registered_numbers(tmp_path, method):
-    short = {"fedavg": {"rounds": 1, "epochs": 1, "rate": 0.1}}
-    _, config = federation(tmp_path, method, clients=6, data=DATA, method=short)
+    tables = tables_of(method)
+    _, config = federation(tmp_path, method, **tables)
     rules = {"samples": registered(config)}
-    out, _, _, _ = served(tmp_path, method, clients=6, data=DATA, rules=rules, method=short)
+    out, _, _, _ = served(tmp_path, method, rules=rules, **tables)
     assert not [text for _, text in notes(out, method) if "left out" in text]
 
 
@@ -174,6 +253,18 @@ def test_registered_numbers_are_counts(tmp_path, samples):
 
 
 def test_values_without_samples_have_no_limit():
-    require_registered("north", 5, {"south": 3})
+    require_registered("north", 5, 0, lambda samples: samples)
+    heavy = Weighted.of(np.zeros(2), 1000)
+    require_registered("north", heavy, 0, lambda samples: None)
+    with pytest.raises(DataError, match="weight 1000, expected at most 64 with 1 registered"):
+        require_registered("north", heavy, 1, lambda samples: 64 * samples)
     with pytest.raises(DataError, match="0 are registered"):
-        require_registered("north", Census(count=1), {"south": 3})
+        require_registered("north", Census(count=1), 0, lambda samples: None)
+
+
+def test_validation_samples_of_scores_are_counted():
+    labels = Labels(np.zeros(9, np.int64), ("a",))
+    scored = SiteScore(sums=ScoreSums(valid=Tally.of(labels.codes, labels)))
+    require_registered("north", scored, 9, lambda samples: samples)
+    with pytest.raises(DataError, match="9 samples, and 8 are registered"):
+        require_registered("north", scored, 8, lambda samples: samples)

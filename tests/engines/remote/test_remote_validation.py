@@ -18,7 +18,7 @@ from fedgram.engines.remote.messages import Refusal
 from fedgram.engines.remote.validation import example, require_possible, require_same_schema
 from fedgram.errors import DataError, FedgramError, MismatchError
 from fedgram.features.grid import Grid
-from fedgram.federation.client import Client
+from fedgram.federation.client import Client, Randomness
 from fedgram.federation.method import create_method, names
 from fedgram.federation.scoring import ScoreSums
 from fedgram.ledger.ledger import Ledger
@@ -39,7 +39,9 @@ def drawn(seed=0, count=20, width=4):
 
 def client(samples):
     rng = np.random.default_rng(0)
-    return Client(id="c", train=samples, valid=samples.take([]), state={}, rng=rng)
+    return Client(
+        id="c", train=samples, valid=samples.take([]), state={}, randomness=Randomness(rng)
+    )
 
 
 def check(value, like=None, among=1):
@@ -270,9 +272,9 @@ def test_the_total_of_a_secure_sum_is_checked_although_its_parts_are_not_seen(tm
     with Ledger.create(tmp_path / "ledger") as ledger:
         kept = Contributions(ledger, {})
         with pytest.raises(DataError, match="c0, c1, c2, c3, c4: at least one site"):
-            kept.join_cohort(names, sum([STATISTICS] * 4) + bad)
+            kept.join_cohort(names, sum([STATISTICS] * 4) + bad, run="1")
         assert not ledger.members
-        kept.join_cohort(names, sum([STATISTICS] * 5))
+        kept.join_cohort(names, sum([STATISTICS] * 5), run="1")
         assert kept.names == names
 
 

@@ -104,6 +104,9 @@ class Moments(Additive):
             schema=schema.digest,
         )
 
+    def claimed_samples(self) -> int:
+        return int(self.count.max(initial=0))
+
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)
         for name, *numbers in zip(

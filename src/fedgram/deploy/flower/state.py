@@ -11,8 +11,10 @@ from contextlib import closing
 from pathlib import Path
 
 from fedgram.errors import FederationError
+from fedgram.runtime import files
 
 DATABASE = "state.db"
+UNCLEANED = "state.db.uncleaned"  # there as long as messages wait for the end of the SuperLink
 # Tables of Flower's database with content of messages; those that refer to others come first.
 MESSAGES = (
     "object_push_session_pending",
@@ -30,8 +32,18 @@ MESSAGES = (
 def clean(database: Path) -> bool:
     """Erase all messages in the database of a SuperLink, and what is left of earlier ones.
 
-    Returns False, and changes nothing, while a SuperLink uses the database.
+    Returns False, and changes nothing, while a SuperLink uses the database. Then the file
+    `UNCLEANED` says so until it is cleaned, which the next start of the server does.
     """
+    done, marker = _cleaned(database), database.with_name(UNCLEANED)
+    if done:
+        marker.unlink(missing_ok=True)
+    else:
+        files.write(marker, b"", private=True, durable=True)
+    return done
+
+
+def _cleaned(database: Path) -> bool:
     if not database.is_file():
         return True
     database.chmod(0o600)

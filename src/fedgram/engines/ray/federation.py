@@ -84,7 +84,7 @@ class RayFederation(InProcess):
 
     def __enter__(self) -> Self:
         self._cluster.__enter__()
-        groups = balanced(self._sites.values(), self._workers)
+        groups = balanced(self._sites, self._workers)
         self._shards = [Shard(self._cluster, group, self._about, self._lost) for group in groups]
         return self
 
@@ -97,8 +97,9 @@ class RayFederation(InProcess):
     def sum(
         self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
     ) -> Total:
-        request, names = self._request("sum", step, broadcast, clients)
-        exact = all(self._sites[name].train.features.space.exact for name in names)
+        names = self._survivors(self._prepare(step, clients)[0])
+        request = self._request("sum", step, broadcast)
+        exact = all(self._site(name).train.features.space.exact for name in names)
         replies = self._replies(request, names, len(names) if exact else _FIRST)
         total: Total = functools.reduce(operator.add, (reply for _, reply in replies))
         self._totals.summed(step, broadcast, names)
@@ -138,23 +139,22 @@ class RayFederation(InProcess):
             yield name, score
 
     def _ask(
-        self, step: Step[Reply], broadcast: Any, clients: Iterable[str] | None
+        self,
+        step: Step[Reply],
+        broadcast: Any,
+        names: Sequence[str],
+        client_at: Callable[[str], Client],  # the clients are in the workers
     ) -> Iterator[tuple[str, Reply]]:
-        request, names = self._request("gather", step, broadcast, clients)
-        return self._replies(request, names, _FIRST)
+        return self._replies(self._request("gather", step, broadcast), names, _FIRST)
 
-    def _request(
-        self, verb: str, step: Step[Any], broadcast: Any, clients: Iterable[str] | None
-    ) -> tuple[_Request, Sequence[str]]:
-        names, _ = self._prepare(step, clients)
-        request = _Request(
+    def _request(self, verb: str, step: Step[Any], broadcast: Any) -> _Request:
+        return _Request(
             phase="train",
             step=step_name(step),
             number=self._asked,
             content=self._cluster.put(codec.encode(broadcast)),
             send=lambda shard, ask, content: shard.send(verb, ask, content),
         )
-        return request, self._survivors(names)
 
     def _replies(
         self, request: _Request, names: Sequence[str], window: int

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError, ExactnessError, LedgerError
-from fedgram.ledger.ledger import COHORT, Ledger, cohort
+from fedgram.ledger.history import COHORT
+from fedgram.ledger.ledger import Ledger, cohort
 
 
 class Contributions:
@@ -65,10 +66,19 @@ class Contributions:
         tag = self._fingerprints[client]
         self._ledger.replace(client, statistics, tag=tag, keep=self._keep)
 
-    def join_cohort(self, names: Sequence[str], total: Statistics) -> None:
+    def join_cohort(self, names: Sequence[str], total: Statistics, *, run: str) -> None:
         """Store the total of a secure sum; there are no contributions of single members.
 
         Masks hide contributions, but a total of true sums is possible too, so it is checked.
+
+        Parameters
+        ----------
+        names
+            The members of the sum.
+        total
+            The sum.
+        run
+            The run that made it: members withdraw from it by this name.
         """
         try:
             total.validate()
@@ -87,7 +97,9 @@ class Contributions:
         tag = "\n".join(names)
         same = self._ledger.members == [COHORT] and self._ledger.tag(COHORT) == tag
         if not same or self._ledger.total.digest() != total.digest():
-            self._ledger.replace(COHORT, total, tag=tag, keep=self._keep)
+            self._ledger.replace(COHORT, total, tag=tag, keep=self._keep, run=run)
+        else:
+            self._ledger.add_run(run)
 
     @property
     def names(self) -> list[str]:

@@ -22,7 +22,7 @@ from fedgram.engines.remote.messages import (
 from fedgram.engines.remote.transport import Transport
 from fedgram.errors import DataError, FederationError, FedgramError, MismatchError
 from fedgram.ledger.contribution import merged_classes
-from fedgram.ledger.ledger import COHORT
+from fedgram.ledger.history import COHORT
 from fedgram.runtime.text import normalized
 
 _POLL = 0.25  # seconds between two polls

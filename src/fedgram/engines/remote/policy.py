@@ -212,7 +212,8 @@ statistics that this site has answered; expected the same members, or at least 3
         return plain
 
     def _write(self, plain: dict[str, Any]) -> None:
-        files.write(self._path, json.dumps(plain, indent=1) + "\n", private=True)
+        # On the disk before the answer leaves: a power failure must not allow another answer.
+        files.write(self._path, json.dumps(plain, indent=1) + "\n", private=True, durable=True)
 
 
 def log_refusal(folder: Path, text: str) -> None:

@@ -75,7 +75,7 @@ class SecureRemoteFederation(RemoteFederation):
             self._state = session
         self._totals.summed(step, broadcast, who)
         if self._members and self._kept(like, broadcast, clients):
-            self._members(self._mark(step)).join_cohort(who, total)
+            self._members(self._mark(step)).join_cohort(who, total, run=self._terms.run)
         summed: Total = total
         return summed
 

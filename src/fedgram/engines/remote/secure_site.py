@@ -116,6 +116,7 @@ class SecureRounds:
             if content.session != round_.session:
                 raise ProtocolError("the names of the session differ; it is not answered")
             self._check_commitment(request, content.commitment)
+            self.store.end_sums()  # a site takes part in one at a time
             return Party(self.name, content, **options), self.samples()
         if not kept:
             raise ProtocolError("this session is unknown here, or finished; it is not answered")

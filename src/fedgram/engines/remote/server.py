@@ -305,10 +305,13 @@ class RemoteFederation:
     ) -> Iterator[Received]:
         """Yield valid answers in the order of their arrival."""
         limit = _LEAST_ROOM + _ROOM * codec.size(like)
+        most_weight = self._terms.make().most_weight
 
         def check(name: str, answer: Answer) -> None:
             _require_answer(answer.value, like, among=len(self._names))
-            require_registered(name, answer.value, self._samples)
+            if self._samples:
+                registered = self._samples.get(name, 0)
+                require_registered(name, answer.value, registered, most_weight)
             if also:
                 also(name, answer)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +43,16 @@ from fedgram.federation.scoring import ScoreTask
 from fedgram.federation.shared import Published
 from fedgram.federation.step import named_step
 from fedgram.runtime import files, flops
+from fedgram.runtime.version import own_version
 from fedgram.secure.messages import ProtocolError, Signer
 
 SCORE = "score"  # name of the step that scores models
-# Requests whose answers depend on the samples, and are counted; `SecureRounds` counts its own.
-_COUNTED = ("step", "score")
+# Requests whose answers depend on the samples, and are counted; `SecureRounds` counts its own. The
+# answer to a delivery has no value, but whether a model can be made may depend on the samples.
+_COUNTED = ("step", "score", "deliver")
 # Requests of a secure sum that follow another one, for which the samples were checked.
 _LATER = ("shares", "confirm", "reveal")
+_ONE_DAY = 86_400.0  # seconds after which the secrets of an unfinished secure sum are erased
 # What a server reads of an error in a secure run; the reason stays in a log at the site.
 _UNDISCLOSED: dict[type[FedgramError], str] = {
     PrivacyError: "the rules of this site do not allow it",
@@ -120,13 +122,17 @@ class SiteEndpoint:
 
     def _answer(self, request: Request, to: str, store: SiteStore) -> bytes:
         try:
+            site = cache(self._site)
             if request.kind == "greet":
-                return self._answered(request, to, store)
+                self._permit(request, site)
+                return self._answered(request, to, store, site)
             with store.exclusive():
+                store.end_sums(older_than=_ONE_DAY)
+                self._permit(request, site)
                 known = store.answer(request.serial, request.kind, to)
-                if known is not None and self._still_permitted(request, store):
+                if known is not None and self._is_current(request, store, site):
                     return known
-                return self._answered(request, to, store)
+                return self._answered(request, to, store, site)
         except Exception as error:  # the server learns the reason instead of waiting
             return self._refusal(to, error, secure=request.terms.secure)
 
@@ -142,9 +148,10 @@ class SiteEndpoint:
             text = f"{_UNDISCLOSED[found]}; the reason is in {REFUSALS} at the site"
         return codec.encode(Refusal(client=self._name, request_digest=to, error=kind, text=text))
 
-    def _answered(self, request: Request, to: str, store: SiteStore) -> bytes:
+    def _answered(
+        self, request: Request, to: str, store: SiteStore, site: Callable[[], Site]
+    ) -> bytes:
         before = flops.total()
-        self._permit(request, site := cache(self._site))
         value, keep = self._value(request, store, site)
         # The number of operations tells the number of samples.
         operations = 0 if request.terms.secure else flops.total() - before
@@ -156,9 +163,8 @@ class SiteEndpoint:
             store.keep_answer(request.serial, request.kind, to, answer)
         return answer
 
-    def _still_permitted(self, request: Request, store: SiteStore) -> bool:
-        """Whether a stored answer may be sent again: raises if not, False for other samples."""
-        self._permit(request, site := cache(self._site))
+    def _is_current(self, request: Request, store: SiteStore, site: Callable[[], Site]) -> bool:
+        """Whether a stored answer is about the samples that the site has now."""
         if request.kind in _LATER:  # without samples
             return True
         return store.has_samples(fingerprint(site(), reserve_valid=False))
@@ -246,7 +252,7 @@ class SiteEndpoint:
 
     def _agree(self, terms: Terms) -> None:
         """Raise if the terms of a server differ from those of this site."""
-        own = version("fedgram")
+        own = own_version()
         if terms.version != own:
             raise MismatchError(
                 f"the server runs fedgram {terms.version}, this site {own}; use one version"
@@ -354,7 +360,6 @@ class SiteEndpoint:
             raise DataError("a delivery without content; install the same fedgram as the server")
         model = store.model(delivery.round)
         ready = self._ready(site, request, store)
-        store.use_samples(fingerprint(site, reserve_valid=False))
         if model is None:  # this site was not connected when the round was scored
             client = self._scoring_client(ready, request)
             model = terms.make().personalize(client, delivery.part)

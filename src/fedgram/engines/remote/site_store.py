@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedgram.runtime import files
 
 _KEPT = 2  # exchanges whose answers are stored: the server may repeat the last request
 _DIGEST = 64  # characters
+_PARTY, _ENDED = "party-", "ended-"  # secrets of a secure sum, and what is left at its end
 # Files of a run that depend on the samples.
 _COMPUTED = ("answer", "state", "model", "pending", "made")
 
@@ -75,13 +77,9 @@ class SiteStore:
         self._write(f"answer-{serial}-{kind}", request_digest.encode() + answer)
         self._tidy("answer-*", serial - _KEPT)
 
-    def last_state(self, *, before: int) -> int:
-        """Return the number of the exchange that stored the last state; 0 if there is none."""
-        return max((n for n in self._numbers("state-*") if n < before), default=0)
-
     def state(self, *, before: int) -> MutableMapping[str, Any]:
         """Return the state at the start of the exchange with this number."""
-        number = self.last_state(before=before)
+        number = max((n for n in self._numbers("state-*") if n < before), default=0)
         state: dict[str, Any] = codec.load(self._run / f"state-{number}") if number else {}
         return state
 
@@ -124,16 +122,34 @@ class SiteStore:
                 self._remove(f"model-{number}")
 
     def party(self, session: str) -> dict[str, Any] | None:
-        """Return the stored state of this site in a secure sum."""
+        """Return the stored state of this site in a secure sum; empty once the sum has ended."""
         path = self._party(session)
-        if not path.is_file():
-            return None
-        kept: dict[str, Any] = codec.load(path)
+        if _ended(path).is_file():
+            return {}
+        kept: dict[str, Any] | None = codec.load(path) if path.is_file() else None
         return kept
 
     def keep_party(self, session: str, party: dict[str, Any]) -> None:
-        """Store the state of this site in a secure sum; empty once its secrets are used."""
-        self._write(self._party(session).name, codec.encode(party))
+        """Store the state of this site in a secure sum; an empty one ends it.
+
+        It is on the disk when this returns: after a power failure no round is answered again.
+        """
+        if party:
+            files.write_secret(self._party(session), codec.encode(party))
+        else:
+            _end(self._party(session))
+
+    def end_sums(self, *, older_than: float | None = None) -> None:
+        """Erase the secrets of secure sums that were not finished, in all runs.
+
+        Parameters
+        ----------
+        older_than
+            Only of sums in which nothing was asked for this number of seconds.
+        """
+        for path in self._run.parent.glob(f"*/{_PARTY}*"):
+            if older_than is None or time.time() - path.stat().st_mtime > older_than:
+                _end(path)
 
     def statistics(self, known: str) -> tuple[Any, dict[str, Any]] | None:
         """Return the stored reply of a step without broadcast, and the state after it."""
@@ -150,13 +166,13 @@ class SiteStore:
     def clear(self, round_: int) -> None:
         """Delete the files of the run, except its last answers and the final model."""
         for path in self._run.glob("*"):
-            if path.name.startswith("party-"):  # an empty state: no session starts twice
-                self._write(path.name, codec.encode({}))
-            elif not path.name.startswith("answer-") and path.name != f"model-{round_}":
+            if path.name.startswith(_PARTY):
+                _end(path)
+            elif not path.name.startswith(("answer-", _ENDED)) and path.name != f"model-{round_}":
                 self._remove(path.name)
 
     def _party(self, session: str) -> Path:
-        return self._run / f"party-{_session(session)}"
+        return self._run / f"{_PARTY}{_session(session)}"
 
     def _write(self, name: str, content: bytes) -> None:
         files.write(self._run / name, content, private=True)
@@ -171,6 +187,18 @@ class SiteStore:
 
     def _remove(self, name: str) -> None:
         (self._run / name).unlink(missing_ok=True)
+
+
+def _ended(party: Path) -> Path:
+    """Return the file that says that a session has ended: no session starts twice."""
+    name = party.name.removeprefix(_PARTY)[:_DIGEST]  # without the end of an unfinished file
+    return party.with_name(f"{_ENDED}{name}")
+
+
+def _end(party: Path) -> None:
+    """End a session: its secrets are erased."""
+    files.write(_ended(party), b"", private=True, durable=True)
+    files.erase(party)
 
 
 def _session(name: object) -> str:

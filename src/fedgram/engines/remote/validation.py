@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from fedgram.core.additive import Additive
 from fedgram.core.samples import Features, Labels, Samples, Space
 from fedgram.errors import DataError, MismatchError
 from fedgram.federation.client import Client
+from fedgram.federation.scoring import SiteScore
 
 
 def example(
@@ -60,8 +61,10 @@ def _require_numbers(name: str, value: Any, like: Any) -> None:
         raise DataError(f"{name} holds values that are not finite numbers")
 
 
-def require_registered(name: str, value: Any, registered: Mapping[str, int]) -> None:
-    """Raise an error for a value of more samples than are registered for a site.
+def require_registered(
+    name: str, value: Any, samples: int, most_weight: Callable[[int], int | None]
+) -> None:
+    """Raise an error for a value of more samples, or of more weight, than are registered.
 
     Parameters
     ----------
@@ -69,15 +72,25 @@ def require_registered(name: str, value: Any, registered: Mapping[str, int]) -> 
         Name of the site.
     value
         Its reply.
-    registered
-        Number of samples of each site; empty for no limit.
+    samples
+        Registered number of samples of the site.
+    most_weight
+        Returns the largest weight of a site with a number of samples; None for no limit.
     """
-    claimed = value.claimed_samples() if isinstance(value, Additive) else 0
-    most = registered.get(name, 0)
-    if registered and claimed > most:
+    if isinstance(value, SiteScore):
+        value = value.sums
+    if not isinstance(value, Additive):
+        return
+    remedy = f"if the site confirms its number, change federation.samples.{name}"
+    if (claimed := value.claimed_samples()) > samples:
         raise DataError(
-            f"a contribution of {claimed} samples, and {most} are registered; if the site confirms "
-            f"its number, change federation.samples.{name}"
+            f"a contribution of {claimed} samples, and {samples} are registered; {remedy}"
+        )
+    most = most_weight(samples)
+    if most is not None and (claimed := value.claimed_weight()) > most:
+        raise DataError(
+            f"a contribution of weight {claimed}, expected at most {most} with {samples} "
+            f"registered samples; {remedy}"
         )
 
 

@@ -53,10 +53,10 @@ def partition(title: str, summary: PartitionSummary) -> str:
     )
 
 
-def _thinned(clients: tuple[ClientCounts, ...]) -> tuple[ClientCounts, ...]:
+def _thinned(clients: Sequence[ClientCounts]) -> tuple[ClientCounts, ...]:
     """Return clients that fit side by side: all, or some of every size."""
     if len(clients) <= MOST_CLIENTS:
-        return clients
+        return tuple(clients)
     by_size = sorted(clients, key=lambda client: (-sum(client.train), client.client))
     step = (len(clients) - 1) / (MOST_CLIENTS - 1)
     return tuple(by_size[round(place * step)] for place in range(MOST_CLIENTS))
