@@ -11,6 +11,7 @@ from fedgram.errors import ConfigError, FederationError
 LOCAL = "local"
 # Read when Ray is imported: no reports to its makers, and no message about graphics cards.
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_RESERVED = 2**20  # bytes; Ray places a worker that reserves nothing by chance, and does not spread
 
 
 class WorkerLost(FederationError):  # noqa: N818  # caught where the worker is replaced
@@ -65,13 +66,18 @@ class Cluster:
         """Number of processors that the cluster counts."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
-    def start(self, kind: type, *arguments: Any, cpus: float = 0) -> Any:
+    def start(self, kind: type, *arguments: Any) -> Any:
         """Start a worker: an object of this class in a process of its own, on some machine.
 
         Workers are spread over the machines. With no processors reserved, a worker starts even if
         there are more workers than processors. Ray sets ``OMP_NUM_THREADS`` to 1 in it.
         """
-        options = {"num_cpus": cpus, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        options = {
+            "num_cpus": 0,
+            "memory": _RESERVED,
+            "max_restarts": 0,
+            "scheduling_strategy": "SPREAD",
+        }
         return self._ray.remote(kind).options(**options).remote(*arguments)
 
     def put(self, content: bytes) -> Any:
