@@ -63,6 +63,13 @@ def flower(session: nox.Session) -> None:
 
 
 @nox.session
+def ray(session: nox.Session) -> None:
+    """Test clients and studies on a Ray cluster of this machine."""
+    install(session, "dev,ray")
+    session.run("pytest", "-q", "-n", "0", "-m", "ray", "tests/engines/ray")
+
+
+@nox.session
 def wide(session: nox.Session) -> None:
     """Test laws and digests on larger data."""
     install(session)
@@ -95,5 +102,15 @@ def nightly(session: nox.Session) -> None:
 @nox.session(name="all", venv_backend="none")
 def everything(session: nox.Session) -> None:
     """Run what `.ci/run` runs, each part in a session of its own."""
-    for name in ("check", "test", "docs", "vision", "flower", "wide", "faults", "benchmarks"):
+    for name in (
+        "check",
+        "test",
+        "docs",
+        "vision",
+        "flower",
+        "ray",
+        "wide",
+        "faults",
+        "benchmarks",
+    ):
         session.notify(name)

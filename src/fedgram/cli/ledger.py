@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -18,16 +17,14 @@ from rich.table import Table
 from fedgram.cli.root import main, say
 from fedgram.cli.screen import cell
 from fedgram.core import codec
-from fedgram.core.samples import Samples
+from fedgram.core.samples import Samples, concatenate
 from fedgram.core.statistics import Statistics
-from fedgram.data.dataset import TEST
-from fedgram.data.sources import load_dataset
 from fedgram.engines.ledger_backed import publish
 from fedgram.errors import ConfigError, DataError, FedgramError, LedgerError
 from fedgram.experiments import config as configuration
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Client
-from fedgram.federation.federated_dataset import gridded
+from fedgram.federation.federated_dataset import training_batches
 from fedgram.ledger import signing
 from fedgram.ledger.certificate import Certificate
 from fedgram.ledger.contribution import Contribution, random_tag
@@ -63,19 +60,21 @@ def contribute(
 ) -> None:
     """Write this site's sums to a file that may leave the site.
 
-    DATA is a feature file; test samples (split 2) are not included.
+    DATA is a feature file (.npz, .safetensors, .parquet, .arrow), which may be larger than memory;
+    test samples (split 2) are not included.
 
     Example: fedgram contribute north/features.npz --client north -o north.contribution
     """
     client = clean_name(client, "--client")
     settings = configuration.load(None, overrides, [name])
-    samples = site_samples(data, settings.grid)
     step = settings.make(name).statistics_step()
     if step is None:
         raise ConfigError(
             f"method {name!r} has no statistics to contribute; use afl, fedhip or apfl"
         )
-    statistics: Statistics = step(Client(id=client, train=samples, valid=samples.take([])), None)
+    statistics = Statistics.zero()
+    for samples in training_batches(data, settings.grid):
+        statistics += step(Client(id=client, train=samples, valid=samples.take([])), None)
     if remove:  # the ledger keeps its id, which must not confirm a guess of what was removed
         statistics, tag = -statistics, random_tag(tag)
     codec.save(out, Contribution(client=client, statistics=statistics, tag=tag))
@@ -84,13 +83,7 @@ def contribute(
 
 def site_samples(source: str, grid: Grid) -> Samples:
     """Return the samples of a site's file on the grid, without test samples."""
-    data = load_dataset(source)
-    samples = gridded(data, grid)
-    if data.split is not None:
-        samples = samples.take(np.flatnonzero(data.split != TEST))
-    if not len(samples):
-        raise DataError(f"{source}: no training samples; check the array 'split'")
-    return samples
+    return concatenate(list(training_batches(source, grid)))
 
 
 @main.group()

@@ -37,6 +37,9 @@ from fedgram.runtime.text import duration, escaped
     type=click.IntRange(min=1),
     help="Runs at a time.  [default: number of processors]",
 )
+@click.option(
+    "--ray", metavar="ADDRESS", help="Ray cluster for the runs: HOST:PORT, auto or local."
+)
 @click.option("--estimate", is_flag=True, help="Show how long it will take, and stop.")
 @click.option("--print", "printed", is_flag=True, help="Print the preset's TOML, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -49,6 +52,7 @@ def study(
     methods: tuple[str, ...],
     overrides: tuple[str, ...],
     jobs: int | None,
+    ray: str | None,
     estimate: bool,
     printed: bool,
     as_json: bool,
@@ -71,7 +75,7 @@ def study(
     settings = load(name, overrides, sources=sources, methods=methods)
     folder = out or Path("tables") / Path(name).stem
     with _progress() as show:
-        for state in make(settings, folder, jobs=jobs, only_estimate=estimate):
+        for state in make(settings, folder, jobs=jobs, only_estimate=estimate, ray=ray):
             show(state)
     if not estimate:
         _draw(state.summary, folder)

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as _unpack
 from safetensors.numpy import save as _pack
 
+from fedgram.core.compression import expand
 from fedgram.core.wire_types import WIRE_TYPES
 from fedgram.errors import DataError, FedgramError, UnknownTypeError
 from fedgram.runtime import files
@@ -263,7 +264,11 @@ def _about(skeleton: Any, digest: str) -> str:
 
 
 def decode(data: bytes, *, origin: str = "message") -> Any:
-    """Return the value that was encoded as `data`; error messages start with `origin`."""
+    """Return the value that was encoded as `data`; error messages start with `origin`.
+
+    Data that `fedgram.core.compression` has compressed are expanded, within its limits.
+    """
+    data = expand(data, origin=origin)
     header = _header(data, origin)
     if header.get("format") != FORMAT:
         raise DataError(

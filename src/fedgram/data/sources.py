@@ -7,10 +7,11 @@ import io
 import math
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -20,7 +21,7 @@ from fedgram.core.samples import Array, Integers
 from fedgram.data import synthetic
 from fedgram.data.archives import cifar_folder, idx_folder
 from fedgram.data.dataset import Dataset, Vectors
-from fedgram.errors import DataError, MemoryLimitError
+from fedgram.errors import DataError, FedgramError
 from fedgram.runtime import files, memory
 from fedgram.runtime.text import clean_name
 
@@ -33,10 +34,10 @@ _ARRAYS = (*_DATASET_ARRAYS, "digest")  # digest of each item: lets an extractio
 
 def load_vectors(source: str) -> Vectors:
     """Return the feature vectors of an ``.npz``, ``.safetensors`` or ``.csv`` file."""
-    path = _located(source)
+    path = located(source)
     if path.suffix == ".csv":
         return Vectors(x=_read_csv(path))
-    arrays = _flat(read_arrays(source))
+    arrays = flat(read_arrays(source))
     if "x" not in arrays or arrays["x"].ndim != 2:
         raise DataError(f"{source}: expected an array 'x', samples by features")
     return Vectors(
@@ -70,7 +71,7 @@ def load_dataset(source: str) -> Dataset:
     if source == "digits":
         with resources.as_file(resources.files("fedgram.data") / "digits.npz") as path:
             return to_dataset(_read_npz(path), "digits")
-    return to_dataset(_flat(read_arrays(source)), source)
+    return to_dataset(flat(read_arrays(source)), source)
 
 
 def save(path: Path, data: Dataset) -> None:
@@ -83,7 +84,7 @@ def save(path: Path, data: Dataset) -> None:
 
 def read_arrays(source: str) -> dict[str, Array]:
     """Return the arrays of a file, or of a folder of MNIST or CIFAR; see `load_dataset`."""
-    path = _located(source)
+    path = located(source)
     if path.is_dir():
         return _read_folder(path)
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors}
@@ -92,7 +93,8 @@ def read_arrays(source: str) -> dict[str, Array]:
     return readers[path.suffix](path)
 
 
-def _located(source: str) -> Path:
+def located(source: str) -> Path:
+    """Return the path of a source: as given, or below the folder of ``FEDGRAM_DATA``."""
     folder = os.environ.get(DATA_VARIABLE)
     for path in [Path(source), *([Path(folder) / source] if folder else [])]:
         if os.path.exists(path):  # unlike Path.exists, never raises
@@ -101,7 +103,7 @@ def _located(source: str) -> Path:
     raise DataError(f"data.source = {source!r}: not found{where}; use a path, or 'digits'")
 
 
-def _flat(arrays: Mapping[str, Array]) -> dict[str, Array]:
+def flat(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return images as vectors of pixels, with a backbone name that contains the image shape."""
     x = arrays.get("x")
     if x is None or x.ndim not in (3, 4) or x.dtype != np.uint8:
@@ -122,14 +124,40 @@ def _read_folder(path: Path) -> dict[str, Array]:
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
+    with opened_npz(path) as (archive, entries):
+        return read_entries(path, archive, entries)
+
+
+def read_entries(
+    path: Path, archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo]
+) -> dict[str, Array]:
+    """Return arrays of an archive, after a check that there is memory for them.
+
+    Parameters
+    ----------
+    path
+        Path of the archive, for errors.
+    archive
+        The archive.
+    entries
+        The entries to read, by the names of their arrays.
+    """
+    whole = sum(entry.file_size for entry in entries.values())
+    memory.require(whole, str(path), "use fewer samples")
+    return {name: _array(archive, entry) for name, entry in entries.items()}
+
+
+@contextmanager
+def opened_npz(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+    """Open an ``.npz`` file; errors of the body name the file and the cause.
+
+    The entries are those of the known arrays, by name.
+    """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             there = {entry.filename: entry for entry in archive.infolist()}
-            entries = {name: there[f"{name}.npy"] for name in _ARRAYS if f"{name}.npy" in there}
-            whole = sum(entry.file_size for entry in entries.values())
-            memory.require(whole, str(path), "use fewer samples")
-            return {name: _array(archive, entry) for name, entry in entries.items()}
-    except MemoryLimitError:
+            yield archive, {n: there[f"{n}.npy"] for n in _ARRAYS if f"{n}.npy" in there}
+    except FedgramError:
         raise
     except Exception as error:  # zip and numpy raise many types for damaged files
         # NumPy would advise to unpickle, which runs code of the file.
@@ -142,19 +170,29 @@ def _read_npz(path: Path) -> dict[str, Array]:
 def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Array:
     """Read one array, after a check that the archive has the bytes that its header declares."""
     with archive.open(entry) as file:
-        major, _ = np.lib.format.read_magic(file)
-        readers = {
-            1: np.lib.format.read_array_header_1_0,
-            2: np.lib.format.read_array_header_2_0,
-        }
-        shape, columns_first, kind = readers[major](file)
-        if kind.hasobject:
-            raise ValueError("pickled objects")
+        shape, columns_first, kind = array_header(file, entry)
         count = math.prod(shape)
-        if min(shape, default=0) < 0 or count * kind.itemsize != entry.file_size - file.tell():
-            raise ValueError(f"{entry.filename}: expected an array of shape {shape}")
         flat = np.frombuffer(bytearray(file.read()), kind, count) if count else np.empty(0, kind)
         return flat.reshape(shape, order="F" if columns_first else "C")
+
+
+def array_header(
+    file: IO[bytes], entry: zipfile.ZipInfo
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the header of an array in an archive: shape, whether columns come first, number type."""
+    major, _ = np.lib.format.read_magic(file)
+    readers = {
+        1: np.lib.format.read_array_header_1_0,
+        2: np.lib.format.read_array_header_2_0,
+    }
+    shape, columns_first, kind = readers[major](file)
+    if kind.hasobject:
+        raise ValueError("pickled objects")
+    if min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize != (
+        entry.file_size - file.tell()
+    ):
+        raise ValueError(f"{entry.filename}: expected an array of shape {shape}")
+    return shape, columns_first, kind
 
 
 def _read_safetensors(path: Path) -> dict[str, Array]:
@@ -205,7 +243,7 @@ def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
     if given is not None and given.ndim != 1:
         raise DataError(f"{name}: classes: expected a list of names, got shape {given.shape}")
     if given is None:
-        classes = _numbered(codes, name)
+        classes = numbered(codes, name)
     else:
         classes = [clean_name(str(label), f"{name}: class") for label in given]
     return Dataset(
@@ -276,7 +314,8 @@ def _codes(y: Array, name: str) -> Integers:
     return codes
 
 
-def _numbered(codes: Integers, name: str) -> list[str]:
+def numbered(codes: Integers, name: str) -> list[str]:
+    """Return the numbers from 0 to the largest class code, as names of classes."""
     count = int(codes.max(initial=-1)) + 1
     if count > max(1000, len(codes)):
         raise DataError(

@@ -137,7 +137,9 @@ class _Run:
             note=note,
         )
         terms = self._agreed(roll.assemble(self._terms()), roll)
-        collector = Collector(transport, roll.node, self.federation, note)
+        collector = Collector(
+            transport, roll.node, self.federation, note, compressed=not terms.secure
+        )
         engine = self._engine(collector, roll, terms, record)
         scorer = Scorer(self.method, None, terms.metrics, kept_valid=terms.kept_valid)
         result = run_on(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 from fedgram.federation.step import Reply, total_name
 
@@ -32,6 +32,21 @@ class Totals:
     def to_dict(self) -> dict[str, list[str]]:
         """Return the clients in each total, sorted."""
         return {name: list(clients) for name, clients in sorted(self._clients.items())}
+
+    @classmethod
+    def from_dict(cls, clients: Mapping[str, Iterable[str]]) -> Self:
+        """Return the totals with these clients."""
+        totals = cls()
+        totals._clients = {name: sorted(members) for name, members in clients.items()}
+        return totals
+
+    def among(self, clients: Iterable[str]) -> dict[str, list[str]]:
+        """Return those of some clients that are in each total, sorted."""
+        asked = sorted(clients)
+        return {
+            name: [client for client in asked if _has(members, client)]
+            for name, members in self._clients.items()
+        }
 
     def summed(self, step: Callable[..., Any], broadcast: Any, clients: Iterable[str]) -> None:
         """Record the clients in the total that a sum returns.

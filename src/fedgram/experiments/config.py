@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedgram.data.plan import PartitionPlan
 from fedgram.errors import ConfigError
@@ -48,8 +48,13 @@ class EngineConfig:
 
     Parameters
     ----------
+    kind
+        "process" for clients in this process, "ray" for clients in Ray workers.
+    address
+        Where Ray runs: "local" to start it on this machine, "auto" for the cluster that this
+        machine is part of, or the address of a cluster.
     workers
-        Number of clients that compute at the same time.
+        Number of clients that compute at the same time, or of Ray workers.
     private
         Show the server sums only, as under secure aggregation.
     seed
@@ -68,8 +73,15 @@ class EngineConfig:
     dropout: float = 0.0
     secure: bool = False
     threshold: float = 2 / 3
+    kind: Literal["process", "ray"] = "process"
+    address: str = "local"
 
     def __post_init__(self) -> None:
+        if self.kind == "ray" and self.secure:
+            raise ConfigError(
+                "engine.kind = 'ray', engine.secure = true: secure sums run in one process; use "
+                "one of the two settings"
+            )
         if not 0.5 <= self.threshold < 1:
             raise ConfigError(f"engine.threshold = {self.threshold}: use 0.5 <= threshold < 1")
 
@@ -137,6 +149,7 @@ class Config:
             private=self.engine.private,
             dropout=self.engine.dropout,
             threshold=self.engine.threshold if self.engine.secure else None,
+            ray=self.engine.address if self.engine.kind == "ray" else None,
             metrics=self.metrics,
             scoring=self.scoring,
             record=record,
@@ -180,7 +193,12 @@ def read(settings: Mapping[str, Any]) -> Config:
         "metrics": Metrics,
         "scoring": ScoringSchedule,
     }
-    values = {**settings, "grid": {"bits": grid} if isinstance(grid, str | int) else grid}
+    engine = settings.get("engine", {})
+    values = {
+        **settings,
+        "grid": {"bits": grid} if isinstance(grid, str | int) else grid,
+        "engine": {"kind": engine} if isinstance(engine, str) else engine,
+    }
     built = {
         name: build(kind, _table(values.get(name, {}), name), name) for name, kind in tables.items()
     }

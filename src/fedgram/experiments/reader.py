@@ -153,6 +153,7 @@ def _exchange(line: Plain) -> Exchange:
         seconds=real(line["seconds"]),
         flops=whole(line.get("flops", 0)),
         **numbers,
+        **{key: whole(line[key]) for key in ("sent_up", "sent_down") if line.get(key) is not None},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -130,6 +131,7 @@ def run(
     private: bool = False,
     dropout: float = 0.0,
     threshold: float | None = None,
+    ray: str | None = None,
     metrics: Metrics = Metrics(),
     scoring: ScoringSchedule = ScoringSchedule(),
     record: Record | None = None,
@@ -139,7 +141,8 @@ def run(
     """Run a method on a federation of sites in this process.
 
     With a `threshold` sums are computed by secure aggregation, which needs more than this fraction
-    of the clients until its end.
+    of the clients until its end. With the address of a Ray cluster as `ray`, clients live in this
+    number of Ray workers.
 
     Examples
     --------
@@ -156,30 +159,34 @@ def run(
     if not private and threshold is None:  # sums do not reveal class counts
         record.partition(summary_of(sites))
 
-    engine_type = partial(InProcess, private=private) if threshold is None else _secure(threshold)
+    with ExitStack() as stack:
+        engine_type: Callable[..., InProcess] = partial(InProcess, private=private)
+        if threshold is not None:
+            engine_type = _secure(threshold)
+        elif ray is not None:
+            engine_type = _on_ray(stack, record, method, name, address=ray, private=private)
 
-    def federate(members: Sequence[Site]) -> InProcess:
-        return engine_type(
-            Sites.of(members).fresh(),  # nothing is left of earlier runs
-            seed=seed,
-            workers=workers,
-            dropout=dropout,
-            on_ask=record.ask,
-            on_reply=on_reply,
+        def federate(members: Sequence[Site]) -> InProcess:
+            return engine_type(
+                Sites.of(members).fresh(),  # nothing is left of earlier runs
+                seed=seed,
+                workers=workers,
+                dropout=dropout,
+                on_ask=record.ask,
+                on_reply=on_reply,
+            )
+
+        kept_valid = keeps_valid(method) or sites.reserves_valid
+        return run_on(
+            method,
+            federate(sites.members),
+            Scorer(method, sites.test, metrics, kept_valid=kept_valid),
+            name=name,
+            late=federate(sites.holdout) if sites.holdout else None,
+            scoring=scoring,
+            record=record,
+            on_round=on_round,
         )
-
-    kept_valid = keeps_valid(method) or sites.reserves_valid
-    scorer = Scorer(method, sites.test, metrics, kept_valid=kept_valid)
-    return run_on(
-        method,
-        federate(sites.members),
-        scorer,
-        name=name,
-        late=federate(sites.holdout) if sites.holdout else None,
-        scoring=scoring,
-        record=record,
-        on_round=on_round,
-    )
 
 
 def keeps_valid(method: Method[Any]) -> bool:
@@ -232,6 +239,37 @@ def _secure(threshold: float) -> Callable[..., InProcess]:
     except ImportError as error:
         raise ConfigError("secure aggregation needs: pip install 'fedgram[secure]'") from error
     return partial(Secure, threshold=threshold)
+
+
+def _on_ray(
+    stack: ExitStack,
+    record: Record,
+    method: Method[Any],
+    name: str | None,
+    *,
+    address: str,
+    private: bool,
+) -> Callable[..., InProcess]:
+    """Return a function that starts a federation on Ray, which ends with the stack."""
+    from fedgram.engines.ray.federation import RayFederation
+
+    def note(clients: int, reason: str) -> None:
+        record.note(f"{clients} clients", f"their Ray worker was lost and is replaced: {reason}")
+
+    def started(sites: Sequence[Site], **options: Any) -> InProcess:
+        return stack.enter_context(
+            RayFederation(
+                sites,
+                method=method,
+                name=name,
+                address=address,
+                private=private,
+                on_loss=note,
+                **options,
+            )
+        )
+
+    return started
 
 
 class _RoundLoop:

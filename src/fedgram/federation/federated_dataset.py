@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedgram.core.samples import Labels, Samples, concatenate
 from fedgram.core.segments import Segments
-from fedgram.data.dataset import Dataset
+from fedgram.data.batches import dataset_batches
+from fedgram.data.dataset import TEST, Dataset
 from fedgram.data.partition import Partition, partition
 from fedgram.data.plan import PartitionPlan
+from fedgram.data.sources import load_dataset
 from fedgram.errors import DataError, RowError
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Site
@@ -62,6 +64,29 @@ def gridded(data: Dataset, grid: Grid) -> Samples:
         client = "" if data.client is None else f"client {data.client[error.row]}: "
         raise DataError(f"{data.name}: {client}{error}") from error
     return Samples(features, Labels(data.y, data.classes))
+
+
+def training_batches(source: str, grid: Grid) -> Iterator[Samples]:
+    """Yield the samples of a site's file on the grid without test samples, in batches of rows.
+
+    On the grid, sums over batches equal the sum over all rows to the bit. Without a grid the file
+    is one batch, because rounding errors would depend on the batches.
+
+    Examples
+    --------
+    >>> [len(samples) for samples in training_batches("digits", Grid())]
+    [1797]
+    """
+    found = False
+    for data in dataset_batches(source) if grid.bound else [load_dataset(source)]:
+        samples = gridded(data, grid)
+        if data.split is not None:
+            samples = samples.take(np.flatnonzero(data.split != TEST))
+        if len(samples):
+            found = True
+            yield samples
+    if not found:
+        raise DataError(f"{source}: no training samples; check the array 'split'")
 
 
 def federate(

@@ -102,7 +102,8 @@ class Exchange:
     """The record of one exchange with some of the clients.
 
     Bytes of the encoded messages and FLOPs of the clients are summed over the clients that
-    answered.
+    answered. ``sent_up`` and ``sent_down`` are the bytes of the messages as they were sent, which
+    may be compressed; None in a simulation, which sends nothing.
     """
 
     step: str
@@ -112,6 +113,8 @@ class Exchange:
     bytes_down: int
     seconds: float
     flops: int = 0
+    sent_up: int | None = None
+    sent_down: int | None = None
 
 
 def traffic(asks: Iterable[Exchange]) -> dict[str, int]:

@@ -6,7 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
+from fedgram.core.compression import compress, expand
 from fedgram.engines.remote.messages import Answer, read_answer, request_digest, shown
 from fedgram.engines.remote.transport import Transport
 from fedgram.errors import ConfigError, FederationError, FedgramError
@@ -59,17 +61,20 @@ class Deadlines:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Received:
-    """One site's valid answer, with its bytes up and down."""
+    """One site's valid answer, with its bytes up and down: of the messages, and as sent."""
 
     client: str
     answer: Answer
     bytes_up: int
     bytes_down: int
+    sent_up: int
+    sent_down: int
 
     @property
     def cost(self) -> list[int]:
-        """Bytes up and down, and FLOPs."""
-        return [self.bytes_up, self.bytes_down, self.answer.flops]
+        """Bytes up and down, FLOPs, and bytes up and down as sent."""
+        messages = [self.bytes_up, self.bytes_down, self.answer.flops]
+        return [*messages, self.sent_up, self.sent_down]
 
 
 class Collector:
@@ -85,6 +90,8 @@ class Collector:
         The time limits of an exchange.
     note
         Called with a site's name and a line for the log.
+    compressed
+        Whether requests are compressed.
     """
 
     def __init__(
@@ -93,7 +100,10 @@ class Collector:
         node: Callable[[str], int | None],
         deadlines: Deadlines,
         note: Callable[[str, str], None],
+        *,
+        compressed: bool = False,
     ) -> None:
+        self._compressed = compressed
         self._transport = transport
         self._node = node
         self._deadlines = deadlines
@@ -129,7 +139,11 @@ class Collector:
             Most bytes of an answer; larger ones are not decoded.
         """
         needed = self._deadlines.needed(len(requests)) if needed is None else needed
-        round_ = _Collection(self._transport, self._node, requests, self._deadlines, self._note)
+        pack = cache(compress) if self._compressed else _unchanged  # many sites get the same
+        sent = {name: pack(request) for name, request in requests.items()}
+        round_ = _Collection(
+            self._transport, self._node, requests, sent, self._deadlines, self._note
+        )
         yield from round_.received(needed, check or _anything, limit)
         if round_.answered < needed:
             raise FederationError(
@@ -146,11 +160,12 @@ class _Collection:
         transport: Transport,
         node: Callable[[str], int | None],
         requests: Mapping[str, bytes],
+        sent: Mapping[str, bytes],
         deadlines: Deadlines,
         note: Callable[[str, str], None],
     ) -> None:
         self._transport, self._node, self._deadlines, self._note = transport, node, deadlines, note
-        self._requests = requests
+        self._requests, self._sent = requests, sent
         self._tickets: dict[str, tuple[str, int]] = {}  # the site and the node it was sent to
         self._unsent = sorted(requests)
         self._tried: Counter[str] = Counter()
@@ -173,7 +188,7 @@ class _Collection:
                     self._leave_out(
                         name, f"an answer of {len(content)} bytes; the limit is {limit}"
                     )
-                elif (received := self._opened(name, content, check)) is not None:
+                elif (received := self._opened(name, content, check, limit)) is not None:
                     self.answered += 1
                     yield received
                     if self.answered == needed:
@@ -199,7 +214,7 @@ class _Collection:
                 continue
             self._unsent.remove(name)
             self._tried[name] += 1
-            ticket = self._transport.send(node, self._requests[name], patience=patience)
+            ticket = self._transport.send(node, self._sent[name], patience=patience)
             self._tickets[ticket] = name, node
 
     def _follow(self) -> None:
@@ -209,14 +224,15 @@ class _Collection:
                 del self._tickets[ticket]
                 self._again(name, "reconnected as another node")
 
-    def _opened(self, name: str, content: bytes | str, check: Check) -> Received | None:
+    def _opened(self, name: str, content: bytes | str, check: Check, limit: int) -> Received | None:
         """Return a valid answer; otherwise log the reason and return None."""
         request = self._requests[name]
         if isinstance(content, str):
             self._again(name, content)
             return None
         try:
-            answer = read_answer(content, client=name, to=request_digest(request))
+            message = expand(content, most=limit)
+            answer = read_answer(message, client=name, to=request_digest(request))
             check(name, answer)
         except FedgramError as error:
             self._leave_out(name, str(error))
@@ -224,7 +240,14 @@ class _Collection:
         except Exception as error:  # the run continues, whatever one site sends
             self._leave_out(name, f"invalid answer ({type(error).__name__}: {error})")
             return None
-        return Received(client=name, answer=answer, bytes_up=len(content), bytes_down=len(request))
+        return Received(
+            client=name,
+            answer=answer,
+            bytes_up=len(message),
+            bytes_down=len(request),
+            sent_up=len(content),
+            sent_down=len(self._sent[name]),
+        )
 
     def _again(self, name: str, reason: str) -> None:
         self._reasons[name] = reason
@@ -237,6 +260,10 @@ class _Collection:
     def _leave_out(self, name: str, reason: str) -> None:
         self._out[name] = shown(reason)
         self._note(name, f"left out: {shown(reason)}")
+
+
+def _unchanged(content: bytes) -> bytes:
+    return content
 
 
 def _anything(client: str, answer: Answer) -> None:

@@ -373,12 +373,15 @@ class Count:
     up: int = 0
     down: int = 0
     flops: int = 0
+    sent_up: int = 0
+    sent_down: int = 0
 
     def add(self, cost: Sequence[int], *, counts: bool = True) -> None:
         """Add the cost of one answer; without `counts`, the client is counted elsewhere."""
-        up, down, flops = cost
+        up, down, flops, sent_up, sent_down = cost
         self.clients += int(counts)
         self.up, self.down, self.flops = self.up + up, self.down + down, self.flops + flops
+        self.sent_up, self.sent_down = self.sent_up + sent_up, self.sent_down + sent_down
 
     def ask(self, phase: Phase, step: str) -> Exchange:
         """Return the record of the exchange."""
@@ -390,4 +393,6 @@ class Count:
             bytes_down=self.down,
             seconds=time.perf_counter() - self.start,
             flops=self.flops,
+            sent_up=self.sent_up,
+            sent_down=self.sent_down,
         )

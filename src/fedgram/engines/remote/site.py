@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core import codec
+from fedgram.core.compression import compress, expand
 from fedgram.core.samples import NO_SPACE, Features, Labels, Samples
 from fedgram.core.sound import require_sound
 from fedgram.engines.protocol import SCORING, client_rng
@@ -106,12 +107,20 @@ class SiteEndpoint:
         """Return the answer to a request, or a refusal with its reason; nothing is raised."""
         to = request_digest(content)
         try:
+            content = expand(content)
+            to = request_digest(content)
             request = read_request(content)
             require_sound(request, "request")
             self._agree(request.terms)
             store = SiteStore(self._folder, request.terms.run)
         except Exception as error:  # about what the server has sent, not about samples
             return self._refusal(to, error, secure=False)
+        answer = self._answer(request, to, store)
+        if request.terms.secure or request.kind == "greet":
+            return answer  # under masks, a length must not depend on the samples
+        return compress(answer)
+
+    def _answer(self, request: Request, to: str, store: SiteStore) -> bytes:
         try:
             site = cache(self._site)
             if request.kind == "greet":

@@ -107,7 +107,8 @@ class CellRun:
         """Digest of everything that determines the result."""
         plain = self.settings.to_dict()
         plain["data"]["source"] = self.source.digest
-        del plain["engine"]["workers"]  # which changes nothing
+        for name in ("workers", "kind", "address"):  # which change nothing
+            del plain["engine"][name]
         plain["metrics"]["whole"] = plain["metrics"].pop("global_test")  # name in digests
         identity = {
             **{name: plain[name] for name in RUN_TABLES},

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedgram.data.sources import load_dataset as load_data
+from fedgram.engines.ray.cluster import Cluster
 from fedgram.experiments.study import published, writers
 from fedgram.experiments.study.cells import Cell, CellRun, Source, cells, needed
 from fedgram.experiments.study.folder import Folder
 from fedgram.experiments.study.published import PublishedNumbers
+from fedgram.experiments.study.ray_pool import RayPool
 from fedgram.experiments.study.settings import Study
 from fedgram.experiments.study.summary import Summary, summarize
 from fedgram.experiments.study.time_estimate import (
@@ -25,6 +29,8 @@ from fedgram.experiments.study.time_estimate import (
 )
 from fedgram.experiments.study.worker_pool import Pool, WorkerAnswer, cores
 from fedgram.runtime.text import duration
+
+StartPool = Callable[[int], Pool | RayPool]
 
 _SHORT = 30.0  # seconds; a shorter estimate is not shown
 
@@ -59,12 +65,17 @@ class State:
 
 
 def make(
-    table: Study, path: Path, *, jobs: int | None = None, only_estimate: bool = False
+    table: Study,
+    path: Path,
+    *,
+    jobs: int | None = None,
+    only_estimate: bool = False,
+    ray: str | None = None,
 ) -> Iterator[State]:
     """Make a table in a folder and yield how far it is, at every step.
 
     Finished runs are taken as they are. Whatever ends this process, a run in progress is the most
-    that is lost.
+    that is lost. With the address of a Ray cluster as `ray`, runs are carried out there.
 
     Examples
     --------
@@ -79,8 +90,16 @@ def make(
     names = {choice.settings["data"]["source"] for choice in table.datasets}
     sources = {name: Source.of(load_data(name)) for name in sorted(names)}
     every = cells(table, sources)
-    with Folder(path) as folder:
-        maker = _Maker(table, every, papers, folder, jobs or cores())
+    with ExitStack() as stack:
+        folder = stack.enter_context(Folder(path))
+        if ray is None:
+            side = partial(side_by_side, requested=jobs or cores())
+            start: StartPool = partial(Pool, keep_open=folder.keep_open)
+        else:
+            cluster = stack.enter_context(Cluster(ray, cpus=jobs or cores()))
+            side = partial(_at_most, jobs or cluster.cores)
+            start = partial(RayPool, cluster)
+        maker = _Maker(table, every, papers, folder, side, start)
         yield from maker.make(only_estimate=only_estimate)
 
 
@@ -91,7 +110,8 @@ class _Maker:
         every: Sequence[Cell],
         papers: Sequence[PublishedNumbers],
         folder: Folder,
-        jobs: int,
+        side: Callable[[Sequence[CellRun]], int],
+        start: StartPool,
     ) -> None:
         self._table, self._cells, self._papers, self._folder = table, every, papers, folder
         self._runs = needed(every)
@@ -99,21 +119,22 @@ class _Maker:
         self._times = folder.times()
         self._failed: dict[str, str] = {}
         self._code = 0
-        self._processes = side_by_side(self._unfinished(), jobs)
+        self._processes = side(self._unfinished())
+        self._start = start
         self._left: tuple[float, float] | None = None  # seconds, and when that was so
         self._tried = 0
         self._estimate_shown = False
         self._summary = self._written()
 
     def make(self, *, only_estimate: bool) -> Iterator[State]:
-        with Pool(self._processes, keep_open=self._folder.keep_open) as pool:
+        with self._start(self._processes) as pool:
             yield from self._try_out(pool, always=only_estimate)
             self._estimate()
             yield self._state(message=self._words(always=only_estimate))
             if not only_estimate:
                 yield from self._run(pool)
 
-    def _try_out(self, pool: Pool, *, always: bool) -> Iterator[State]:
+    def _try_out(self, pool: Pool | RayPool, *, always: bool) -> Iterator[State]:
         """Time short runs of methods without a measured run, if some runs are long."""
         tried = Estimate(runs=self._runs, measured=self._times).unknown(self._unfinished())
         if not tried or not (always or any(run.rounds >= LONG for run in tried)):
@@ -136,7 +157,7 @@ class _Maker:
                 self._estimate()
             yield self._state(running=(f"{run.label}: timing",))
 
-    def _run(self, pool: Pool) -> Iterator[State]:
+    def _run(self, pool: Pool | RayPool) -> Iterator[State]:
         todo = self._unfinished()
         jobs = [self._job(run, run.settings.to_dict(), str(self._folder.room(run))) for run in todo]
         running: dict[int, str] = {}
@@ -221,6 +242,11 @@ class _Maker:
             message=message,
             code=self._code,
         )
+
+
+def _at_most(most: int, runs: Sequence[CellRun]) -> int:
+    """Return the number of runs at the same time, on machines whose memory is not known here."""
+    return max(1, min(most, len(runs)))
 
 
 def _counted(number: int, what: str) -> str:

@@ -14,10 +14,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from fedgram.data.dataset import Dataset
 from fedgram.data.sources import load_dataset
@@ -32,10 +32,17 @@ from fedgram.runtime.processes import kill_children
 
 
 class Bench:
-    """Cache between runs: one data set and its last partition."""
+    """Cache between runs: one data set and its last partition.
 
-    def __init__(self) -> None:
-        self._data = lru_cache(maxsize=1)(_loaded)
+    Parameters
+    ----------
+    load
+        Returns the data set of a source.
+    """
+
+    def __init__(self, load: Callable[[str], Dataset] = load_dataset) -> None:
+        self._load = load
+        self._data = lru_cache(maxsize=1)(self._loaded)
         self._federation = lru_cache(maxsize=1)(self._federate)
 
     def run(self, job: Mapping[str, Any], on_round: config.OnRound) -> None:
@@ -50,6 +57,12 @@ class Bench:
     def _federate(self, digest: str, plan: config.Data, grid: Grid) -> FederatedDataset:
         return federate(self._data(plan.source, digest), plan, grid)
 
+    def _loaded(self, source: str, digest: str) -> Dataset:
+        data = self._load(source)
+        if digest_of(data) != digest:
+            raise DataError(f"{source}: changed since the study was started; start the study again")
+        return data
+
 
 def main() -> None:
     """Take jobs until there are no more."""
@@ -59,8 +72,12 @@ def main() -> None:
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
     bench = Bench()
+
+    def answer(**what: Any) -> None:
+        print(json.dumps(what), file=answers, flush=True)
+
     while True:
-        _carry_out(bench, json.loads(jobs.get()), answers)
+        carry_out(bench, json.loads(jobs.get()), answer)
 
 
 def _listen(jobs: queue.SimpleQueue[str]) -> None:
@@ -70,10 +87,18 @@ def _listen(jobs: queue.SimpleQueue[str]) -> None:
     os._exit(0)  # also in the middle of a run: an unfinished run is repeated
 
 
-def _carry_out(bench: Bench, job: Mapping[str, Any], answers: TextIO) -> None:
-    def answer(**what: Any) -> None:
-        print(json.dumps(what), file=answers, flush=True)
+def carry_out(bench: Bench, job: Mapping[str, Any], answer: Callable[..., None]) -> None:
+    """Carry out a run, and answer after each round, at the end, or with the error.
 
+    Parameters
+    ----------
+    bench
+        What is kept between runs.
+    job
+        The run.
+    answer
+        Called with the fields of a `WorkerAnswer`, except the number of the job.
+    """
     start = time.perf_counter()
     try:
         bench.run(job, lambda round_: answer(round=round_, seconds=time.perf_counter() - start))
@@ -89,13 +114,6 @@ def _carry_out(bench: Bench, job: Mapping[str, Any], answers: TextIO) -> None:
             files.write(path, traceback.format_exc())
             where = f"; see {path}"
         answer(failed=f"{type(error).__name__}: {error}{where}", code=FedgramError.exit_code)
-
-
-def _loaded(source: str, digest: str) -> Dataset:
-    data = load_dataset(source)
-    if digest_of(data) != digest:
-        raise DataError(f"{source}: changed since the study was started; start the study again")
-    return data
 
 
 if __name__ == "__main__":
