@@ -18,7 +18,7 @@ PACKAGES = ("fedgram", "numpy", "scipy", "torch", "onnxruntime", "flwr")
 
 @main.command()
 def info() -> None:
-    """Show versions, the processor, the ways of exact products and the threads.
+    """Show versions, the processor and the ways of exact products.
 
     Every way is tried, which imports torch and onnxruntime where they are installed. All ways give
     the same bytes. The environment variable FEDGRAM_KERNEL forces one: vnni, torch, onnxruntime or
