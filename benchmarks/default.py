@@ -136,8 +136,8 @@ with PACS and Banking77 in view. The metric of the softmax steps was changed lat
 sixty variants of metric and path, by left-out loss on seven data sets; test accuracies of Banking77
 beside those of a converged softmax regression had prompted it. So far the rows of `logistic` and
 `auto` of banking77 0.1, banking77 0.5 and heart are of the new metric, those of other cells of the
-old one. The rows of `fedhip` were made before it selected its ridge together with alpha. So differences of a few tenths of a point in favor of `auto` are
-to be confirmed on other data."""
+old one. The rows of `fedhip` were made before it selected its ridge together with alpha. So
+differences of a few tenths of a point in favor of `auto` are to be confirmed on other data."""
 
 
 def main() -> None:
