@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgram.core import codec
-from fedgram.core.compression import MOST_RATIO, compress, expand
+from fedgram.core.compression import MOST_RATIO, client_label, compress, expand
 from fedgram.core.statistics import Statistics
 from fedgram.errors import DataError
+from fedgram.ledger.contribution import Contribution
 
 
 @given(st.binary(max_size=300) | st.integers(0, 5000).map(lambda n: b"ab" * n))
@@ -17,6 +18,23 @@ def test_expanding_undoes_compressing(content):
     if not content.startswith(b"\x28\xb5\x2f\xfd"):
         assert expand(compress(content)) == content
         assert len(compress(content)) <= len(content)
+
+
+@given(st.text(max_size=40))
+def test_a_label_stands_in_front_as_it_is(name):
+    label, content = client_label(name), bytes(range(256)) * 20 + name.encode()
+    message = compress(content, label=label)
+    assert expand(message) == content
+    assert label in message[: 8 + len(label)]
+    for damaged in (message[:7], message[:12], message[:4] + b"\xff\xff\xff\xff" + message[8:]):
+        with pytest.raises(DataError, match="with a label"):
+            expand(damaged)
+
+
+def test_the_label_is_the_name_as_the_codec_writes_it():
+    for name in ("north", "nördlich", 'a "b"'):
+        message = codec.encode(Contribution(client=name, statistics=Statistics.zero(), tag=""))
+        assert client_label(name) in message
 
 
 def test_statistics_take_about_half_the_bytes(gridded):

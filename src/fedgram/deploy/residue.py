@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from fedgram.core.compression import client_label
 
 _NEAR = 200  # bytes before and after a name, in which the kind of a message stands
 # A site that was forgotten may still try to connect.
@@ -16,7 +17,8 @@ _HARMLESS = (rb"\"$\":\"Greeting\"", rb"\"$\":\"Refusal\"")
 def residue(folder: Path, clients: list[str]) -> list[tuple[str, Path]]:
     """Return the clients whose messages are in files of a folder, with the files.
 
-    A message, a contribution and an entry of a replay log begin with the name of the site. They are
+    A message, a contribution and an entry of a replay log begin with the name of the site, also
+    compressed ones. They are
     found in files of any kind, also in free pages and logs of databases, and in unfinished files.
 
     Parameters
@@ -36,8 +38,8 @@ def residue(folder: Path, clients: list[str]) -> list[tuple[str, Path]]:
 
 def _traces(path: Path, client: str) -> Iterator[bool]:
     """Yield True for each message of a client in a file."""
-    names = [json.dumps(f'"{key}":{json.dumps(client)}')[1:-1] for key in ("client", "name")]
-    pattern = re.compile(b"|".join(re.escape(name.encode()) for name in names))
+    names = [client_label(client, key) for key in ("client", "name")]
+    pattern = re.compile(b"|".join(map(re.escape, names)))
     with path.open("rb") as file:
         if not path.stat().st_size:  # nothing to map
             return

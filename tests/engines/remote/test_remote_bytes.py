@@ -6,7 +6,7 @@ from remote_support import served
 from fedgram.core.compression import expand
 from fedgram.experiments.record import read_lines
 
-MAGIC = b"\x28\xb5\x2f\xfd"
+MAGIC = (b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18")  # without a label, and with one
 DATA = {"clients": 3, "dirichlet": 1.0, "test_fraction": 0.5}
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core import codec
-from fedgram.core.compression import compress, expand
+from fedgram.core.compression import client_label, compress, expand
 from fedgram.core.samples import NO_SPACE, Features, Labels, Samples
 from fedgram.core.sound import require_sound
 from fedgram.engines.protocol import SCORING, client_rng
@@ -118,7 +118,7 @@ class SiteEndpoint:
         answer = self._answer(request, to, store)
         if request.terms.secure or request.kind == "greet":
             return answer  # under masks, a length must not depend on the samples
-        return compress(answer)
+        return compress(answer, label=client_label(self._name))
 
     def _answer(self, request: Request, to: str, store: SiteStore) -> bytes:
         try:
