@@ -95,7 +95,7 @@ def centred(weights):
 def test_many_exchanges_reach_the_minimum_of_scikit_learn(gridded, dealt, name, constant):
     samples = digits() if name == "digits" else gridded(600, 30, 5)
     members = dealt(samples, np.arange(len(samples)) % 3)
-    shared = fitted(members, exchanges=120, ridge=1.0, constant=constant, **FINE)
+    shared = fitted(members, exchanges=80, ridge=1.0, constant=constant, **FINE)
     found, best = shared.shared.head.linear().weights, reference(samples, 1.0, constant)
     rows, codes = samples.features.real(), samples.labels.codes
     held = rows.shape[1] - (not constant)

@@ -90,12 +90,14 @@ class SoftmaxDescent:
         return np.stack([search.point.values for search in self.searches])
 
     def step(self, ridge: float) -> ResidualSums:
-        """Try one step in every fold, accept it unless the loss increases, and return the sums."""
+        """Try one step in every fold, accept it unless its loss is larger, and return the sums."""
         values, ties = self._candidates(ridge)
         sums, losses = self._compared(values, residuals=True)
         for k, search in enumerate(self.searches):
             point = Point.of(values[k], sums.fold(k))
-            if search.objective.value(point, ridge) > self._base(k, losses, ridge):
+            # Near the minimum losses differ by less than their rounding; residuals are finer.
+            base = self._base(k, losses, ridge) + search.objective.loss_rounding
+            if search.objective.value(point, ridge) > base:
                 self._shorten(k)
                 continue
             same = point.fingerprint == search.point.fingerprint

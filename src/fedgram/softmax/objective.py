@@ -246,6 +246,11 @@ class Objective:
         """Return the penalized loss in nats."""
         return self.penalized_loss(point.values, point.loss, ridge)
 
+    @property
+    def loss_rounding(self) -> float:
+        """Size of the rounding error of a loss, in nats: losses are rounded for each sample."""
+        return float(np.sqrt(self.samples)) * LN2 / 2.0**LOSS_BITS
+
     def penalized_loss(self, values: Integers, loss: int, ridge: float) -> float:
         """Return the penalized loss in nats.
 
