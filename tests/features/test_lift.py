@@ -3,11 +3,13 @@
 import hashlib
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from fedgram import Features, Grid, Lift, Space
+from fedgram.core import codec
 from fedgram.errors import ConfigError
 from fedgram.features import lift as module
 
@@ -21,6 +23,22 @@ SLOW = {
     "hardswish": lambda t: t * min(1.0, max(0.0, t / 6 + 0.5)),
     "softshrink": lambda t: math.copysign(max(0.0, abs(t) - 0.5), t),
 }
+
+
+PLACES = 2**200  # of the slow cosine, in integers
+
+
+def slow_cosine(numerator, denominator):
+    """Return cos(numerator / denominator) as a Fraction, by its series in fixed-point integers."""
+    x = numerator * PLACES // denominator
+    term, total, power = PLACES, 0, 0
+    while term:
+        total += term
+        power += 2
+        term = -(term * x // PLACES) * x // PLACES // (power * (power - 1))
+        if abs(term) <= 2:
+            break
+    return Fraction(total, PLACES)
 
 
 def rows(samples=20, features=10, bits=8, seed=0):
@@ -90,7 +108,7 @@ def test_identity_and_relu_are_exact_integers(activation, bits):
 
 def test_every_entry_of_the_identity_table_is_the_nearest_integer():
     space = Grid(bits=8).space(64)
-    table = Lift(width=1, activation="identity")._table(space).tolist()
+    (table,) = (t.tolist() for t in Lift(width=1, activation="identity")._tables(space))
     middle = len(table) // 2
     assert table == [nearest(p, 65) for p in range(-middle, middle + 1)]
     assert table[0] == -127
@@ -169,7 +187,7 @@ def test_signs_are_balanced_and_cannot_be_changed():
 def test_the_space_carries_the_hash_of_the_table():
     inputs = rows().space
     lift = Lift(width=4, activation="gelu", seed=3)
-    hashed = hashlib.sha256(lift._table(inputs).tobytes()).hexdigest()[:16]
+    hashed = hashlib.sha256(lift._tables(inputs)[0].tobytes()).hexdigest()[:16]
     assert lift.space(inputs).steps == (
         *inputs.steps,
         f"lift(width 4, gelu, seed 3, table {hashed})",
@@ -231,8 +249,94 @@ def test_lifts_can_be_stacked():
         ({"activation": "rely"}, "'rely' is unknown; use one of identity, relu"),
         ({"seed": -1}, "seed -1"),
         ({"seed": 2**64}, r"0 to 2\^64"),
+        ({"scale": 0.0}, "scale 0.0: use a finite number > 0"),
+        ({"scale": math.inf}, "scale inf"),
     ],
 )
 def test_wrong_settings_are_refused(settings, words):
     with pytest.raises(ConfigError, match=words):
         Lift(**{"width": 4, **settings})
+
+
+# Random Fourier features
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 12, 16])
+@pytest.mark.parametrize(("width", "scale"), [(6, 1.0), (7, 0.3), (2, 2.5), (1, 1.0)])
+def test_fourier_features_are_pairs_of_a_slow_reference_within_a_step(bits, width, scale):
+    features = rows(bits=bits)
+    space, cosines = features.space, -(-width // 2)
+    lift = Lift(width=width, activation="fourier", seed=11, scale=scale)
+    factor, reach = space.unit / math.sqrt(space.width), space.bound * space.unit
+    halves = slow_projection(features, replace(lift, width=cosines))
+    for fast, projected in zip(lift(features).values.tolist(), halves, strict=True):
+        angles = [scale * max(-reach, min(reach, whole * factor)) for whole in projected]
+        pairs = [*map(math.cos, angles), *map(math.sin, angles[: width - cosines])]
+        assert len(fast) == width + 1
+        for value, real in zip(fast, pairs, strict=False):
+            exact = max(-space.bound, min(space.bound, math.sqrt(2) * real / space.unit))
+            assert abs(value - exact) <= 0.5 + 1e-6 * space.bound + 1e-9
+
+
+@pytest.mark.parametrize("scale", [0.37, 1.0, 1.9])
+def test_every_entry_of_the_cosine_table_is_the_nearest_integer(scale):
+    """Against a cosine in integers of 200 places: so no machine's mathematics library matters."""
+    space = Grid(bits=8).space(15)  # of 16 features with the constant, whose root is 4
+    table = Lift(width=1, activation="fourier", scale=scale)._tables(space)[0].tolist()
+    middle = len(table) // 2
+    unit, root = Fraction(space.unit), Fraction(math.sqrt(2))
+    for k in range(0, middle + 1, 3):
+        angle = Fraction(scale) * k * unit / 4
+        steps = root * slow_cosine(angle.numerator, angle.denominator) / unit
+        assert abs(steps - round(steps)) != Fraction(1, 2)
+        assert table[middle + k] == table[middle - k] == round(steps)
+
+
+def test_fourier_features_are_the_same_everywhere():
+    lifted = Lift(width=16, activation="fourier", seed=1, scale=0.7)(Grid()(np.eye(8) + 0.25))
+    assert hashlib.sha256(lifted.values.tobytes()).hexdigest() == (
+        "75273749a38b147e9212f5129da58df1b1b335431e2cdc7a89708098513e373d"
+    )
+
+
+@pytest.mark.parametrize("bits", [8, "off"])
+def test_products_of_fourier_features_are_the_gaussian_kernel(bits):
+    features = rows(samples=12, features=400, bits=bits)
+    lifted = Lift(width=6000, activation="fourier", seed=3, scale=0.8)(features)
+    pairs = lifted.real()[:, :-1]
+    x = features.real()
+    squares = ((x[:, None] - x) ** 2).sum(axis=2)
+    kernel = np.exp(-(0.8**2) * squares / (2 * x.shape[1]))
+    products = pairs @ pairs.T / 6000
+    assert np.abs(products - kernel).max() < 0.05
+    wrong = np.exp(-(0.7**2) * squares / (2 * x.shape[1]))  # another bandwidth is told apart
+    assert np.abs(products - wrong).max() > 0.05
+
+
+def test_a_pair_has_a_constant_length():
+    pairs = Lift(width=50, activation="fourier")(rows(bits=16)).real()[:, :-1]
+    assert np.allclose(pairs[:, :25] ** 2 + pairs[:, 25:] ** 2, 2, atol=2e-3)
+
+
+def test_the_scale_multiplies_the_projection():
+    features = rows(bits="off")
+    once = Lift(width=5, activation="identity", scale=1.0)(features).real()[:, :-1]
+    assert np.allclose(
+        Lift(width=5, activation="tanh", scale=2.5)(features).real()[:, :-1], np.tanh(2.5 * once)
+    )
+
+
+def test_another_scale_is_another_space():
+    for bits in (8, "off"):
+        inputs = rows(bits=bits).space
+        spaces = {
+            Lift(width=4, activation="fourier", scale=scale).space(inputs) for scale in (0.5, 1.0)
+        }
+        assert len(spaces) == 2
+
+
+def test_a_lift_without_a_scale_is_written_as_before_there_were_scales():
+    assert codec.encode(Lift(width=4)).count(b"scale") == 0
+    scaled = Lift(width=4, activation="fourier", scale=0.5)
+    assert codec.decode(codec.encode(scaled)) == scaled
+    assert codec.decode(codec.encode(Lift(width=4))) == Lift(width=4)

@@ -34,7 +34,7 @@ FORMAT = 1
 _KEY = "fedgram"
 _SHOWN = 300  # characters of foreign content in an error
 _WRITTEN = "written"  # key of the text of the header itself
-_CARRIED, _COUNTED = "carried", "counted_as"  # keys of the metadata of fields
+_CARRIED, _COUNTED, _ADDED = "carried", "counted_as", "added"  # keys of the metadata of fields
 # Errors that parsing damaged or foreign content may raise.
 _DAMAGE = (
     *(ValueError, LookupError, TypeError, AttributeError, RecursionError),
@@ -68,6 +68,7 @@ class _WireType:
     name: str
     fields: Mapping[str, str]  # attribute -> wire name
     counted: Mapping[str, type]  # wire name -> number type for `counted`
+    added: Mapping[str, dataclasses.Field[Any]]  # wire name -> field of `added_field`
 
 
 _BY_NAME: dict[str, _WireType] = {}
@@ -82,6 +83,30 @@ def local_field(**kwargs: Any) -> Any:
 def counted_field(dtype: type[np.generic], **kwargs: Any) -> Any:
     """Declare an array field whose entries count as entries of `dtype` in `counted`."""
     return dataclasses.field(metadata={_COUNTED: dtype}, **kwargs)
+
+
+def added_field(default: Any) -> Any:
+    """Return a dataclass field that a published type or method did not have at first.
+
+    With its default such a field is neither encoded nor among a method's settings. So what was
+    written before is read as it was meant, and earlier bytes and digests stay valid.
+
+    Examples
+    --------
+    >>> @register("Spot/1")
+    ... @dataclasses.dataclass(frozen=True)
+    ... class Spot:
+    ...     east: int
+    ...     height: float = added_field(0.0)
+    >>> b"height" in encode(Spot(3)), b"height" in encode(Spot(3, 2.5)), decode(encode(Spot(3)))
+    (False, True, Spot(east=3, height=0.0))
+    """
+    return dataclasses.field(default=default, metadata={_ADDED: True})
+
+
+def is_unused(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Whether a field was declared with `added_field` and has its default."""
+    return _ADDED in field.metadata and bool(value == field.default)
 
 
 def register(name: str, *, fields: Mapping[str, str] | None = None) -> Callable[[Kind], Kind]:
@@ -117,7 +142,8 @@ def register(name: str, *, fields: Mapping[str, str] | None = None) -> Callable[
         carried = [f for f in dataclasses.fields(kind) if f.metadata.get(_CARRIED, True)]
         names = {f.name: (fields or {}).get(f.name, f.name) for f in carried}
         counted = {names[f.name]: f.metadata[_COUNTED] for f in carried if _COUNTED in f.metadata}
-        wire_type = _WireType(kind=kind, name=written, fields=names, counted=counted)
+        added = {names[f.name]: f for f in carried if _ADDED in f.metadata}
+        wire_type = _WireType(kind=kind, name=written, fields=names, counted=counted, added=added)
         _BY_NAME[written] = _BY_CLASS[kind] = wire_type
         return kind
 
@@ -354,6 +380,9 @@ def _walk(node: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
         return {"$": "dict", "items": _walk_named(node, path, arrays)}
     wire_type = _registered(type(node))
     values = {wire: getattr(node, attribute) for attribute, wire in wire_type.fields.items()}
+    for wire, field in wire_type.added.items():
+        if is_unused(field, values[wire]):
+            del values[wire]
     return {"$": wire_type.name, "items": _walk_named(values, path, arrays)}
 
 

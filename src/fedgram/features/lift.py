@@ -3,6 +3,13 @@
 A lift multiplies by a matrix of +1 and -1 from a counter-based generator with a public seed. Then
 it looks up each integer in a table of the activation, rounded to the grid. So all sites with the
 same settings compute the same features, to the bit.
+
+The activation "fourier" gives random Fourier features (Rahimi and Recht, NeurIPS 2007), in their
+form with pairs of cosine and sine (Sutherland and Schneider, UAI 2015). With signs s from the
+generator and d inputs, a feature pair is ``sqrt(2) (cos t, sin t)`` of ``t = scale s'x /
+sqrt(d)``. The mean product of the pairs of two samples is then ``prod_i cos(scale (x_i - z_i) /
+sqrt(d))``, which is nearly the Gaussian kernel ``exp(-scale^2 |x - z|^2 / 2 d)``, since each
+difference is small beside sqrt(d). A ridge head on them is kernel ridge regression, nearly.
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ import numpy as np
 from scipy.special import erf
 
 from fedgram.core.array_cache import ArrayCache
-from fedgram.core.codec import register
+from fedgram.core.codec import added_field, register
 from fedgram.core.exact import activated_matmul
 from fedgram.core.samples import Array, Features, Floats, Integers, Space
 from fedgram.errors import ConfigError
@@ -33,6 +40,9 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "hardswish": lambda t: t * np.clip(t + 3, 0, 6) / 6,
     "softshrink": lambda t: np.sign(t) * np.maximum(np.abs(t) - 0.5, 0),
 }
+FOURIER = "fourier"
+LIFT_ACTIVATIONS = (*ACTIVATIONS, FOURIER)
+_TERMS = 28  # last power of the series of the cosine: the next term is below 1e-17
 _ENTRIES_AT_A_TIME = 2**22  # bounds the wide intermediate arrays
 MOST_KEPT = 2**28  # bytes of lifted rows
 _rows = ArrayCache(most=MOST_KEPT)  # a run lifts the same samples several times
@@ -52,9 +62,13 @@ class Lift:
     width
         Number of lifted features, without the constant; 0 means no lift.
     activation
-        identity, relu, leaky-relu, gelu, tanh, sigmoid, hardswish or softshrink.
+        identity, relu, leaky-relu, gelu, tanh, sigmoid, hardswish or softshrink; or fourier, for
+        random Fourier features: cosines of half of the features, then sines of the same ones.
     seed
         Public seed of the projection.
+    scale
+        Factor of the projected values, > 0. With fourier the reciprocal of the kernel's bandwidth:
+        larger values distinguish closer samples.
 
     Examples
     --------
@@ -64,20 +78,25 @@ class Lift:
     array([[ 3,  0,  3,  0, 21]], dtype=int8)
     >>> Lift()(rows) is rows
     True
+    >>> Lift(width=4, activation="fourier", seed=7)(rows).values
+    array([[  4,  23,  30, -20,  21]], dtype=int8)
     """
 
     width: int = 0
     activation: str = "relu"
     seed: int = 0
+    scale: float = added_field(1.0)
 
     def __post_init__(self) -> None:
         if self.width < 0:
             raise ConfigError(f"a lift of width {self.width}: use a width > 0, or 0 for no lift")
-        if self.activation not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
+        if self.activation not in LIFT_ACTIVATIONS:
+            known = ", ".join(LIFT_ACTIVATIONS)
             raise ConfigError(f"activation {self.activation!r} is unknown; use one of {known}")
         if not 0 <= self.seed < 2**64:
             raise ConfigError(f"lift seed {self.seed}: use a number from 0 to 2^64 - 1")
+        if not 0 < self.scale < float("inf"):
+            raise ConfigError(f"lift scale {self.scale}: use a finite number > 0")
 
     def __call__(self, features: Features) -> Features:
         """Return the lifted features."""
@@ -95,9 +114,11 @@ class Lift:
         if not self.width:
             return inputs
         detail = f"width {self.width}, {self.activation}, seed {self.seed}"
+        if self.scale != 1:
+            detail += f", scale {self.scale!r}"
         if inputs.exact:
-            table = self._table(inputs)
-            detail += f", table {hashlib.sha256(table.tobytes()).hexdigest()[:16]}"
+            entries = b"".join(table.tobytes() for table in self._tables(inputs))
+            detail += f", table {hashlib.sha256(entries).hexdigest()[:16]}"
         steps = (*inputs.steps, f"lift({detail})")
         return replace(inputs, width=self.width + inputs.has_constant, steps=steps)
 
@@ -110,45 +131,89 @@ class Lift:
             f"a lift of {len(features)} samples to {self.width} features",
             "use a smaller width",
         )
-        signs = signs_of(inputs.width, self.width, self.seed)
+        parts = self._parts(inputs.width)
         rows = np.empty((len(features), space.width), features.values.dtype)
         if space.has_constant:
             rows[:, space.constant] = bias(inputs.unit, inputs.bound)
-        activate = self._integers(inputs) if inputs.exact else self._floats(inputs)
         rows_at_a_time = max(1, _ENTRIES_AT_A_TIME // self.width)
         for start in range(0, len(features), rows_at_a_time):
-            part = slice(start, start + rows_at_a_time)
-            activate(features.values[part], signs, rows[part, space.without_constant])
+            some = slice(start, start + rows_at_a_time)
+            for (columns, signs), activate in zip(parts, self._activated(inputs), strict=True):
+                activate(features.values[some], signs, rows[some, columns])
         return Features(rows, space)
 
-    def _integers(self, inputs: Space) -> Callable[[Array, Array, Array], None]:
-        table = self._table(inputs)  # which ends at the clip
+    def _parts(self, inputs: int) -> list[tuple[slice, Array]]:
+        """Return the columns and the signs of each activation: cosine and sine share signs."""
+        if self.activation != FOURIER:
+            return [(slice(0, self.width), signs_of(inputs, self.width, self.seed))]
+        cosines = -(-self.width // 2)
+        signs = signs_of(inputs, cosines, self.seed)
+        parts = [(slice(0, cosines), signs)]
+        if self.width > 1:
+            paired = signs if self.width == 2 * cosines else signs[:, :-1]  # views are packed anew
+            parts.append((slice(cosines, self.width), paired))
+        return parts
 
+    def _functions(self) -> tuple[Callable[[Floats], Floats], ...]:
+        if self.activation == FOURIER:
+            return (_cosine, _sine)[: min(2, self.width)]
+        return (ACTIVATIONS[self.activation],)
+
+    def _activated(self, inputs: Space) -> list[Callable[[Array, Array, Array], None]]:
+        if inputs.exact:
+            return [self._integers(inputs.bound, table) for table in self._tables(inputs)]
+        return [self._floats(function, np.sqrt(inputs.width)) for function in self._functions()]
+
+    def _integers(self, bound: int, table: Array) -> Callable[[Array, Array, Array], None]:
         def activate(values: Array, signs: Array, out: Array) -> None:
-            activated_matmul(values, signs, inputs.bound, table, out)
+            activated_matmul(values, signs, bound, table, out)  # the table ends at the clip
 
         return activate
 
-    def _floats(self, inputs: Space) -> Callable[[Array, Array, Array], None]:
-        function, factor = ACTIVATIONS[self.activation], np.sqrt(inputs.width)
-
+    def _floats(
+        self, function: Callable[[Floats], Floats], root: float
+    ) -> Callable[[Array, Array, Array], None]:
         def activate(values: Array, signs: Array, out: Array) -> None:
-            out[...] = function(values @ signs / factor)
+            out[...] = function(values @ signs / root * self.scale)
 
         return activate
 
-    def _table(self, inputs: Space) -> Array:
-        function = ACTIVATIONS[self.activation]
-        return _table(function, inputs.unit, inputs.bound, inputs.width)
+    def _tables(self, inputs: Space) -> list[Array]:
+        return [
+            _table(function, inputs.unit, inputs.bound, inputs.width, self.scale)
+            for function in self._functions()
+        ]
+
+
+def _cosine(t: Floats) -> Floats:
+    """Return ``sqrt(2) cos t``, of mean square 1, with equal bits on every IEEE machine.
+
+    Libraries round the cosine differently. Sums, products, quotients and rounding to integers are
+    defined to the bit, and the series needs only these.
+    """
+    turns = t / (2 * np.pi)
+    square = ((turns - np.rint(turns)) * (2 * np.pi)) ** 2
+    series = np.ones_like(square)
+    for power in range(_TERMS, 0, -2):
+        series = 1 - square / (power * (power - 1)) * series
+    wave: Floats = np.sqrt(2) * series
+    return wave
+
+
+def _sine(t: Floats) -> Floats:
+    """Return ``sqrt(2) sin t``."""
+    return _cosine(t - np.pi / 2)
 
 
 @functools.lru_cache(maxsize=16)
-def _table(activation: Callable[[Floats], Floats], unit: float, bound: int, width: int) -> Array:
+def _table(
+    activation: Callable[[Floats], Floats], unit: float, bound: int, width: int, scale: float
+) -> Array:
     """Return the activation of every projected integer up to the clip, rounded to the grid."""
     factor = unit / np.sqrt(width)
     reach = int(bound * np.sqrt(width))
     projected: Integers = np.arange(-reach, reach + 1)
-    steps = np.rint(activation(projected * factor) / unit)
+    steps = np.rint(activation(projected * factor * scale) / unit)
     dtype = np.int8 if bound < 2**7 else np.int16
     table: Array = np.clip(steps, -bound, bound).astype(dtype)
     table.flags.writeable = False

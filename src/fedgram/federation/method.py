@@ -87,32 +87,11 @@ class Method(Generic[SharedResult]):
         return shared.predictor() if isinstance(shared, Shared) else None
 
 
-_ADDED = "added"
-
-
-def added_field(default: Any) -> Any:
-    """Return a dataclass field for a setting that a published method did not have at first.
-
-    Digests of runs contain all settings. With its default such a setting is not among them, so that
-    the digests of earlier runs stay valid.
-
-    Examples
-    --------
-    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
-    ... class Mine(Method):
-    ...     ridge: float = 1.0
-    ...     centered: bool = added_field(False)
-    >>> Mine().settings(), Mine(centered=True).settings()
-    ({'ridge': 1.0}, {'ridge': 1.0, 'centered': True})
-    """
-    return dataclasses.field(default=default, metadata={_ADDED: True})
-
-
 def _remove_unused(value: Any, settings: dict[str, Any]) -> None:
     """Remove the defaults of added fields, also from nested settings."""
     for field in dataclasses.fields(value):
         inner = getattr(value, field.name)
-        if _ADDED in field.metadata and inner == field.default:
+        if codec.is_unused(field, inner):
             del settings[field.name]
         elif dataclasses.is_dataclass(inner):
             _remove_unused(inner, settings[field.name])
@@ -212,7 +191,7 @@ def create_method(name: str, settings: Mapping[str, Any] | None = None) -> Metho
     Examples
     --------
     >>> create_method("afl", {"ridge": 3, "lift": {"width": 16}})
-    AFL(ridge=3.0, lift=Lift(width=16, activation='relu', seed=0))
+    AFL(ridge=3.0, lift=Lift(width=16, activation='relu', seed=0, scale=1.0))
     """
     built: Method[Any] = build(find_method(name), settings or {}, f"method.{name}")
     return built

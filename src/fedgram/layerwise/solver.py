@@ -17,7 +17,7 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.method import Method, added_field
+from fedgram.federation.method import Method
 from fedgram.federation.protocol import Federation
 from fedgram.federation.step import step
 from fedgram.layerwise import filters
@@ -121,7 +121,7 @@ class LayerwiseSolver(Method[Any]):
     layer_ridge: float = 1e-4
     lift: Lift = Lift()
     seed: int = 0
-    batch_seconds: float = added_field(0.0)
+    batch_seconds: float = codec.added_field(0.0)
 
     def __post_init__(self) -> None:
         if self.layers != "auto":

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedgram.core.codec import added_field
 from fedgram.core.disk_store import DiskStore
 from fedgram.core.gcv import Ridge, resolved
 from fedgram.core.samples import Floats
@@ -14,7 +15,6 @@ from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.method import added_field
 from fedgram.federation.protocol import Federation, gather_to_disk
 from fedgram.federation.shared import PerClient, Tuned, unwrap
 from fedgram.federation.step import step

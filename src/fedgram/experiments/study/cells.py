@@ -14,7 +14,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -113,7 +113,7 @@ class CellRun:
         identity = {
             **{name: plain[name] for name in RUN_TABLES},
             "method": _identity(self.method),
-            "parameters": asdict(self.made),  # type: ignore[call-overload]
+            "parameters": self.made.settings(),
         }
         text = json.dumps(identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
