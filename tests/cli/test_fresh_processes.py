@@ -44,9 +44,9 @@ def scores(model):
     """Return the scores that `fedgram predict` prints of each of a site's own samples."""
     rows = list(csv.reader(io.StringIO(fedgram("predict", model, OWN))))
     assert len(rows) == 1 + len(np.load(OWN)["y"])
-    found = np.array([[float(cell) for cell in row[2:]] for row in rows[1:]])
+    found = np.array([[float(cell) for cell in row[3:]] for row in rows[1:]])
     assert np.isfinite(found).all()
-    assert [int(row[0]) for row in rows[1:]] == found.argmax(axis=1).tolist()
+    assert [int(row[1]) for row in rows[1:]] == found.argmax(axis=1).tolist()
     return found
 
 

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from report_support import write_run
 
 from fedgram.cli import main
-from fedgram.cli.models import _csv
 from fedgram.cli.screen import print_runs
 from fedgram.core import codec
 from fedgram.core.samples import Space
+from fedgram.data.table_writer import csv_text
 from fedgram.deploy.settings import read_federation, read_site, registered
 from fedgram.engines.remote.collector import Deadlines
 from fedgram.engines.remote.enrollment import Enrollment
@@ -145,8 +145,9 @@ def test_a_site_that_names_itself_otherwise_than_in_its_settings_is_not_admitted
 
 
 def test_predictions_are_cells_and_not_formulas():
-    lines = _csv(np.array([[0.2, 0.8], [0.9, -0.5]]), ("=cmd()", "@sum")).splitlines()
-    assert lines[1:] == ["1,'@sum,0.2,0.8", "0,'=cmd(),0.9,-0.5"]
+    columns = {"item": ["+a.png"], "label": [1], "name": ["@sum"], "score_@sum": [-0.5]}
+    lines = csv_text({**columns, "=b": [0.25]}, header=True).splitlines()
+    assert lines == ["item,label,name,score_@sum,'=b", "'+a.png,1,'@sum,-0.5,0.25"]
 
 
 @pytest.mark.parametrize("node", ["-Infinity", '"5"', "true", "null", "1.5", "[]"])

@@ -362,7 +362,7 @@ def test_a_site_solves_its_own_model_whatever_the_order_of_its_classes(here, dat
 def scores(text):
     """Return the names of the columns and the numbers of predictions in CSV."""
     header, *lines = csv.reader(io.StringIO(text))
-    return header, np.array([line[2:] for line in lines], np.float64)
+    return header, np.array([line[3:] for line in lines], np.float64)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -428,13 +428,14 @@ def test_predictions_are_written_as_csv_and_json_alike(here, data, model):
     assert text == done("predict", model, data / "north.npz")
     lines = list(csv.DictReader(io.StringIO(text)))
     entries = json.loads((here / "out.json").read_text(encoding="utf-8"))["predictions"]
-    assert list(lines[0]) == ["label", "name", *(f"score_{name}" for name in CLASSES)]
+    assert list(lines[0]) == ["item", "label", "name", *(f"score_{name}" for name in CLASSES)]
     for line, entry in zip(lines, entries, strict=True):
         assert (int(line["label"]), line["name"]) == (entry["label"], entry["name"])
         assert entry["name"] == CLASSES[entry["label"]]
-        assert entry["name"] == max(entry["scores"], key=entry["scores"].get)
-        for name, score in entry["scores"].items():
-            assert float(line[f"score_{name}"]) == pytest.approx(score, rel=1e-5)
+        scores = {key: entry[key] for key in entry if key.startswith("score_")}
+        assert f"score_{entry['name']}" == max(scores, key=scores.get)
+        for key, score in scores.items():
+            assert float(line[key]) == pytest.approx(score, rel=1e-5)
 
 
 def test_scale_and_offset_count_in_predictions(here, model):
@@ -563,7 +564,7 @@ def stage(here, props):
         ("predict afl.shared missing.csv", 3, "missing.csv"),
         ("predict west.contribution upper.npz", 3, "expected a model that predicts"),
         ("predict text upper.npz", 3, "text: not a fedgram file"),
-        ("predict afl.shared upper.npz -o out.txt", 3, "written as .csv or .json"),
+        ("predict afl.shared upper.npz -o out.txt", 2, "ends in .csv, .parquet, .jsonl, .json"),
         ("predict afl.shared upper.npz -o text/out.csv", 3, "text/out.csv: cannot be written"),
     ],
 )

@@ -290,7 +290,7 @@ def test_predictions_need_the_schema_of_the_model(hospitals):
     x = load_dataset(str(hospitals / "north.npz")).x
     np.savez(hospitals / "bare.npz", x=x)  # would be scaled anew
     done = fedgram("predict", shared, hospitals / "bare.npz", code=3)
-    assert "give that schema with --schema" in done.stderr
+    assert "give a table with these columns, or its features" in done.stderr
     wrong = ["--schema", hospitals / "draft.toml"]
     done = fedgram("predict", shared, hospitals / "north.csv", *wrong, code=4)
     assert "use the schema that its features were made with" in done.stderr

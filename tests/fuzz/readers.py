@@ -26,7 +26,7 @@ from click.testing import CliRunner
 from safetensors.numpy import save
 
 from fedgram.cli import main
-from fedgram.cli.models import predicted
+from fedgram.cli.predict import predicted
 from fedgram.cli.screen import print_runs
 from fedgram.core import codec
 from fedgram.data.items import Columns, read_items

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedgram.cli.root import main, say
-from fedgram.cli.schema import PATH, require_table, table_features
+from fedgram.cli.schema import PATH, UNLABELLED, require_table, table_features
 from fedgram.cli.screen import counting
 from fedgram.data.items import Columns, read_items
 from fedgram.data.tabular.reader import is_table
@@ -73,6 +73,9 @@ def features(
     To continue an interrupted extraction, give the same command again. If OUT exists already, with
     the same backbone and grid, only new items are computed.
 
+    Without classes (images directly in the folder, a table without the column) the features are
+    for 'fedgram predict' only.
+
     The columns of a table without texts are standardized, with the schema of the sites if there is
     one ('fedgram schema'). --backbone identity leaves them unchanged.
 
@@ -87,7 +90,7 @@ def features(
         table_features(path, out, columns, grid, schema=schema, without=without)
         return
     _refuse(without=without)
-    items = read_items(source, columns)
+    items = read_items(source, columns, labels="required" if label else "optional")
     chosen = find(backbone or DEFAULTS[items.kind], weights)
     extraction = Extraction(
         backbone=chosen,
@@ -100,7 +103,8 @@ def features(
     for name in done.skipped:
         say(f"skipped {name}", err=True)
     before = f", {done.reused} of them unchanged" if done.reused else ""
-    say(f"{out}: {len(items) - len(done.skipped)} samples, {chosen.name}{before}")
+    unknown = UNLABELLED if items.y is None else ""
+    say(f"{out}: {len(items) - len(done.skipped)} samples, {chosen.name}{before}{unknown}")
 
 
 def _refuse(**options: object) -> None:

@@ -26,7 +26,7 @@ COMMANDS = {
     "methods": ("run", "List the methods with their settings and defaults."),
     "partition": ("partition", "Show each client's number of samples of each class."),
     "personalize": ("models", "Make this site's own model from a shared file and its samples."),
-    "predict": ("models", "Predict classes with scores, one line per sample."),
+    "predict": ("predict", "Predict classes of new samples, one line per sample."),
     "report": ("report", "Write recorded runs as one HTML page."),
     "run": ("run", "Run methods on a federation and print their accuracy."),
     "schema": ("schema", "Agree on the meaning of the columns of tables."),

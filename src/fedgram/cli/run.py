@@ -15,6 +15,7 @@ from rich.padding import Padding
 from fedgram.cli.root import main
 from fedgram.cli.screen import cell, print_runs, progress
 from fedgram.data.sources import load_dataset as load_data
+from fedgram.data.sources import load_schema
 from fedgram.experiments import config as configuration
 from fedgram.experiments.gains import who_gains
 from fedgram.experiments.partition_summary import partition_name
@@ -53,7 +54,11 @@ def run(
     runs = []
     with progress(shown=not as_json) as follow:
         for name in settings.methods:
-            record = Record(out / Path(name).stem if out else None, settings.about(name))
+            record = Record(
+                out / Path(name).stem if out else None,
+                settings.about(name),
+                schema=load_schema(settings.data.source),
+            )
             on_reply, on_round = follow(name, settings.make(name).number_of_rounds())
             result = settings.run(
                 name, federation, record=record, on_reply=on_reply, on_round=on_round

@@ -18,11 +18,13 @@ from fedgram.data.tabular.reader import SPLIT, is_table, read_tables
 from fedgram.data.tabular.schema import Schema
 from fedgram.errors import ConfigError, DataError
 from fedgram.features.grid import Grid
-from fedgram.features.tabular import dataset
+from fedgram.features.tabular import dataset, vectors
 from fedgram.runtime import files
+from fedgram.runtime.settings import propose
 from fedgram.runtime.text import clean_name
 
 PATH = click.Path(path_type=Path, dir_okay=False)
+UNLABELLED = ", without labels: for 'fedgram predict'"
 _HEADER = """\
 # The schema that sites agree on before they share anything. This file is public.
 # Review it: ranges and categories come from {source}.
@@ -59,12 +61,21 @@ def table_features(
         Columns to leave out if there is no schema.
     """
     named = [name for name in (columns.client, columns.domain) if name]
+    names = next(read_tables(path)).columns
+    labelled = True
     if schema:
         agreed = Schema.load(schema)
+        labelled = agreed.label in names
         used = {agreed.label, SPLIT, *agreed.columns, *named}
-        others = [name for name in next(read_tables(path)).columns if name not in used]
+        others = [name for name in names if name not in used]
         _echo_left_out(dict.fromkeys(others, "is not in the schema"))
     else:
+        if columns.label not in names:
+            raise DataError(
+                f"{path}: column {columns.label!r} is missing; "
+                f"{propose(columns.label, names)}; for "
+                "rows without a class, give the --schema of the model's features"
+            )
         agreed, left_out = draft_for_file(path, label=columns.label, without=[*named, *without])
         _echo_left_out(left_out)
         kept = out.with_name(f"{out.stem}.schema.toml")
@@ -74,9 +85,11 @@ def table_features(
             "several sites see 'fedgram schema'",
             err=True,
         )
-    data = dataset(agreed, read_tables(path), columns, grid)
-    save(out, data)
-    say(f"{out}: {len(data)} samples, {data.x.shape[1]} features, {agreed.backbone}")
+    rows = read_tables(path)
+    data = dataset(agreed, rows, columns, grid) if labelled else vectors(agreed, rows, grid)
+    save(out, data, schema=agreed.toml())
+    unknown = "" if labelled else UNLABELLED
+    say(f"{out}: {len(data.x)} samples, {data.x.shape[1]} features, {agreed.backbone}{unknown}")
 
 
 def require_table(source: str) -> Path:

@@ -63,6 +63,7 @@ WIRE_TYPES = {
     "Roster": "fedgram.secure.messages",
     "Round": "fedgram.engines.remote.messages",
     "Samples": "fedgram.core.samples",
+    "SavedModel": "fedgram.models.saved",
     "Scoring": "fedgram.engines.remote.messages",
     "Settled": "fedgram.federation.shared",
     "Shape": "fedgram.models.mlp",

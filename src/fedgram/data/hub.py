@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array, Integers
-from fedgram.data.items import Columns, Encoded, Items
+from fedgram.data.items import Columns, Encoded, Items, Labelling
 from fedgram.data.tabular.reader import SPLITS
 from fedgram.errors import DataError
 from fedgram.runtime.settings import propose
@@ -27,17 +27,19 @@ def is_hub(source: str) -> bool:
     return source.startswith(PREFIX) or _is_saved(Path(source))
 
 
-def read_hub(source: str, columns: Columns) -> Items:
+def read_hub(source: str, columns: Columns, *, labels: Labelling = "required") -> Items:
     """Return the items of a data set, from its image column, text column or number columns."""
     data = _Rows(source, _loaded(source))
-    named = (columns.label, columns.text, columns.image, columns.client, columns.domain)
+    known = labels == "required" or (labels == "optional" and data.has(columns.label))
+    label = columns.label if known or data.has(columns.label) else None
+    named = (label, columns.text, columns.image, columns.client, columns.domain)
     for column in named:
         data.require(column)
     if columns.text and columns.image:
         raise DataError(f"{source}: expected a text column or an image column, got both")
     image = None if columns.text else columns.image or data.image_column()
     kind, entries = data.entries(columns.text, image, [name for name in named if name])
-    y, classes = data.labels(columns.label)
+    y, classes = data.labels(columns.label) if known else (None, ())
     return Items(
         kind=kind,
         entries=entries,
@@ -103,6 +105,10 @@ class _Rows:
         except ValueError as error:
             raise DataError(f"{source}: the splits have different columns ({error})") from error
         self._features = self._data.features
+
+    def has(self, column: str) -> bool:
+        """Whether there is a column of this name."""
+        return column in self._features
 
     def require(self, column: str | None) -> None:
         """Raise `DataError` if the column is missing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -17,6 +17,7 @@ from fedgram.errors import DataError
 from fedgram.runtime.text import normalized
 
 ItemKind = Literal["images", "texts", "vectors"]
+Labelling = Literal["required", "optional", "ignored"]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm")
 
 
@@ -54,7 +55,7 @@ class Items:
     entries
         One per sample.
     y, classes
-        Class codes and names.
+        Class codes and names; None and empty if the classes are unknown.
     client, domain, split
         As in a `Dataset`, if known.
     name
@@ -63,15 +64,15 @@ class Items:
 
     kind: ItemKind
     entries: Sequence[Any]
-    y: Integers
-    classes: tuple[str, ...]
+    y: Integers | None = None
+    classes: tuple[str, ...] = ()
     client: Array | None = None
     domain: Array | None = None
     split: Array | None = None
     name: str = "data"
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self.entries)
 
 
 def content(entry: Any) -> bytes:
@@ -107,7 +108,9 @@ class Columns:
     domain: str | None = None
 
 
-def read_items(source: str, columns: Columns | None = None) -> Items:
+def read_items(
+    source: str, columns: Columns | None = None, *, labels: Labelling = "required"
+) -> Items:
     """Return the items of a folder of images, a table, a file of arrays or a data set of the hub.
 
     A folder contains ``class/image``, ``client/class/image``, or ``train/class/image`` and
@@ -115,24 +118,41 @@ def read_items(source: str, columns: Columns | None = None) -> Items:
     ``.csv``, ``.jsonl`` or ``.parquet``. An ``.npz`` or ``.safetensors`` file contains ``x`` and
     ``y``; an ``x`` of three or four dimensions is an array of images. ``hf:NAME``, or a folder
     saved by the library ``datasets``, is a Hugging Face data set.
+
+    Parameters
+    ----------
+    source
+        Path or name of the data.
+    columns
+        The names of the columns of a table.
+    labels
+        Whether the class of each item is "required", "optional" (items have no classes if the
+        source has none: images directly in the folder, a table without the column, no ``y``) or
+        "ignored": then images may be in any folders.
     """
     from fedgram.data.hub import is_hub, read_hub  # hub imports `Items` from this module
 
     path, columns = Path(source), columns or Columns()
     if is_hub(source):
-        return read_hub(source, columns)
+        return read_hub(source, columns, labels=labels)
     if columns.image is not None:
         raise DataError(f"{source}: only Hugging Face data sets have an image column")
     if path.is_dir():
         archive = idx_folder(path) or cifar_folder(path)
-        return _arrays(archive, source) if archive else _folder(path)
+        return _arrays(archive, source, labels) if archive else _folder(path, labels)
+    if path.suffix.lower() in IMAGE_SUFFIXES and labels != "required":
+        return _images([path], str(path))
     if is_table(path):
-        return _table(read_table(path), columns)
-    return _arrays(read_arrays(source), source)
+        return _table(read_table(path), columns, labels)
+    return _arrays(read_arrays(source), source, labels)
 
 
-def _arrays(arrays: Mapping[str, Array], name: str) -> Items:
+def _arrays(arrays: Mapping[str, Array], name: str, labels: Labelling) -> Items:
     x = arrays.get("x")
+    if x is not None and (labels == "ignored" or (labels == "optional" and "y" not in arrays)):
+        numbers = np.zeros(len(x), np.int64)  # unknown: not returned
+        labelled = {**arrays, "y": numbers, "classes": np.array(["unknown"])}
+        return replace(_arrays(labelled, name, "required"), y=None, classes=())
     images = x is not None and x.ndim in (3, 4)
     if images and x is not None and x.dtype != np.uint8:
         raise DataError(f"{name}: images: expected uint8, got {x.dtype}")
@@ -154,15 +174,22 @@ def _arrays(arrays: Mapping[str, Array], name: str) -> Items:
     )
 
 
-def _folder(root: Path) -> Items:
+def _images(files: Sequence[Path], name: str) -> Items:
+    return Items(kind="images", entries=files, name=name)
+
+
+def _folder(root: Path, labels: Labelling) -> Items:
     files = sorted(p for p in root.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     if not files:
         raise DataError(f"{root}: no images; expected a folder of images for each class")
     folders = [tuple(map(normalized, path.relative_to(root).parts[:-1])) for path in files]
     depths = {len(names) for names in folders}
+    if labels == "ignored" or (labels == "optional" and depths == {0}):
+        return _images(files, str(root))
     if len(depths) != 1 or not depths <= {1, 2}:
         raise DataError(
-            f"{root}: expected all images at class/image, client/class/image or train/class/image"
+            f"{root}: expected all images at class/image, client/class/image or "
+            "train/class/image, or all in this folder if their classes are unknown"
         )
     classes = sorted({names[-1] for names in folders})
     numbers = {name: code for code, name in enumerate(classes)}
@@ -180,9 +207,10 @@ def _folder(root: Path) -> Items:
     )
 
 
-def _table(table: Table, columns: Columns) -> Items:
-    labels = [normalized(label) for label in table.words(columns.label)]
-    classes = sorted(set(labels))
+def _table(table: Table, columns: Columns, labels: Labelling) -> Items:
+    known = labels == "required" or (labels == "optional" and columns.label in table.columns)
+    names = [normalized(name) for name in table.words(columns.label)] if known else []
+    classes = sorted(set(names))
     numbers = {name: code for code, name in enumerate(classes)}
     if columns.text is not None:
         kind: ItemKind = "texts"
@@ -192,7 +220,7 @@ def _table(table: Table, columns: Columns) -> Items:
     return Items(
         kind=kind,
         entries=entries,
-        y=np.array([numbers[label] for label in labels], np.int64),
+        y=np.array([numbers[name] for name in names], np.int64) if known else None,
         classes=tuple(classes),
         client=table.names(columns.client),
         domain=table.names(columns.domain),

@@ -29,7 +29,9 @@ DATA_VARIABLE = "FEDGRAM_DATA"
 _DATASET_ARRAYS = (
     *("x", "y", "scale", "offset", "client", "domain", "split", "classes", "backbone", "grid"),
 )
-_ARRAYS = (*_DATASET_ARRAYS, "digest")  # digest of each item: lets an extraction be resumed
+# The digest of each item lets an extraction be resumed; the schema says what the columns of a table
+# mean that the features were made from.
+_ARRAYS = (*_DATASET_ARRAYS, "digest", "schema")
 
 
 def load_vectors(source: str) -> Vectors:
@@ -74,9 +76,34 @@ def load_dataset(source: str) -> Dataset:
     return to_dataset(flat(read_arrays(source)), source)
 
 
-def save(path: Path, data: Dataset) -> None:
-    """Write a data set to an ``.npz`` file; equal data give equal bytes."""
-    arrays = {name: getattr(data, name) for name in _DATASET_ARRAYS}
+def load_schema(source: str) -> str:
+    """Return the schema of the table that a feature file was made from, as TOML.
+
+    The text is empty if the source is not such a file.
+    """
+    if not source.endswith(".npz"):
+        return ""
+    path = located(source)
+    with opened_npz(path) as (archive, entries):
+        held = {name: entry for name, entry in entries.items() if name == "schema"}
+        return _word(read_entries(path, archive, held).get("schema"), source)
+
+
+def save(path: Path, data: Dataset | Vectors, *, schema: str = "") -> None:
+    """Write a data set, or vectors without labels, to an ``.npz`` file; equal data, equal bytes.
+
+    Parameters
+    ----------
+    path
+        The file.
+    data
+        The data.
+    schema
+        The schema of the table that the features were made from, as TOML, if any.
+    """
+    arrays = {name: getattr(data, name, None) for name in _DATASET_ARRAYS}
+    if schema:
+        arrays["schema"] = np.array(schema)
     buffer = io.BytesIO()
     np.savez(buffer, **{name: np.asarray(v) for name, v in arrays.items() if v is not None})  # type: ignore[arg-type]
     files.write(path, buffer.getvalue())
@@ -236,6 +263,11 @@ def _is_number(text: str) -> bool:
 def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
     """Return arrays as a data set, or raise `DataError` if they are missing or invalid."""
     missing = [key for key in ("x", "y") if key not in arrays]
+    if missing == ["y"]:
+        raise DataError(
+            f"{name}: array 'y' is missing: without labels it is for 'fedgram predict' only; "
+            "expected x (n, d) and y (n)"
+        )
     if missing:
         raise DataError(f"{name}: array {missing[0]!r} is missing; expected x (n, d) and y (n)")
     codes = _codes(arrays["y"], name)

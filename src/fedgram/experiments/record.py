@@ -37,6 +37,7 @@ from fedgram.experiments.run_record import (
 )
 from fedgram.federation.protocol import Exchange
 from fedgram.federation.shared import Published
+from fedgram.models.saved import saved
 from fedgram.runtime import files
 from fedgram.runtime.files import cannot_write
 from fedgram.runtime.parse import json_object
@@ -61,6 +62,8 @@ class Record:
         Method, parameters and configuration, for ``run.json``.
     keep_models
         Write what is shared and every client's model: by far the most bytes of a run.
+    schema
+        The schema of the table that the features were made from, as TOML; written into the models.
     """
 
     def __init__(
@@ -69,9 +72,11 @@ class Record:
         settings: Mapping[str, Any] | None = None,
         *,
         keep_models: bool = True,
+        schema: str = "",
     ) -> None:
         self._folder = folder
         self._keep_models = keep_models
+        self._schema = schema
         self._about = {"format": FORMAT, **(settings or {}), "versions": versions()}
         self._partition: PartitionSummary | None = None
         self._exchanges: list[Exchange] = []
@@ -122,12 +127,13 @@ class Record:
         if self._folder is None or not self._keep_models:
             return
         if shared.shared is not None:
-            codec.save(self._folder / "shared.safetensors", shared)
+            codec.save(self._folder / "shared.safetensors", saved(shared, self._schema))
         if len(models) > MOST_LISTED:
             self.note("", f"{len(models)} models are too many for a file each: none is written")
             return
         for client, model in models.items():
-            codec.save(self._folder / "models" / f"{file_name(client)}.safetensors", model)
+            path = self._folder / "models" / f"{file_name(client)}.safetensors"
+            codec.save(path, saved(model, self._schema))
 
     def to_run_record(self, method: str, parameters: Mapping[str, Any]) -> RunRecord:
         """Return everything recorded so far; method and parameters are those that were run."""

@@ -216,7 +216,9 @@ class Extraction:
     def _write(
         self, items: Items, out: Path, paths: list[Path], readable: Array, digests: list[bytes]
     ) -> None:
-        others = {"y": items.y[readable], "classes": np.array(items.classes), **self._origin()}
+        others = self._origin()
+        if items.y is not None:
+            others = {"y": items.y[readable], "classes": np.array(items.classes), **others}
         for name in ("client", "domain", "split"):
             column = getattr(items, name)
             if column is not None:
