@@ -28,7 +28,17 @@ def is_hub(source: str) -> bool:
 
 
 def read_hub(source: str, columns: Columns, *, labels: Labelling = "required") -> Items:
-    """Return the items of a data set, from its image column, text column or number columns."""
+    """Return the items of a data set, from its image column, text column or number columns.
+
+    Parameters
+    ----------
+    source
+        The name of the data set.
+    columns
+        The names of the columns.
+    labels
+        Whether the class of each item is required, as in `fedgram.data.items.read_items`.
+    """
     data = _Rows(source, _loaded(source))
     known = labels == "required" or (labels == "optional" and data.has(columns.label))
     label = columns.label if known or data.has(columns.label) else None
