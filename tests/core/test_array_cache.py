@@ -67,3 +67,37 @@ def test_what_is_counted_is_what_is_held(gridded):
     del parts[1:], everything
     gc.collect()
     assert kept._held == 3 * 9 * 4 * 8
+
+
+def test_rows_of_a_block_serve_all_of_its_parts(gridded):
+    block = gridded(9, 3, 2).features
+    kept, made = ArrayCache(most=2**20), []
+
+    def doubled(part):
+        made.append(len(part))
+        return 2.0 * part.values
+
+    def found(part):
+        rows = kept.rows(part, "twice", lambda: doubled(part))
+        np.testing.assert_array_equal(rows, 2.0 * part.values)
+
+    middle = block.take(slice(2, 7))
+    for part in (middle, middle.take(slice(1, 3)), block.take(slice(3, 4)), middle.take(slice(0))):
+        found(part)
+    assert made == [5]  # once, for all parts of it
+    found(block.take(slice(1, 7)))  # begins before it
+    found(block.take(slice(5, 9)))  # ends after it
+    found(block.take(slice(0, 9, 2)))  # every other row is no part of a block
+    found(block.take(np.arange(2, 7)))  # nor are chosen rows
+    assert made == [5, 6, 4, 5, 5]
+
+
+def test_rows_of_a_block_are_kept_within_bounds_and_dropped_with_it(gridded):
+    block = gridded(9, 3, 2).features
+    kept, size = ArrayCache(most=5 * 4 * 8), block.space.width * 8
+    for part in (block.take(slice(0, 4)), block.take(slice(4, 9)), block.take(slice(8, 9))):
+        kept.rows(part, "real", part.real)
+    assert kept._held == 5 * size  # the second had no room
+    del block, part
+    gc.collect()
+    assert kept._held == 0

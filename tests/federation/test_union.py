@@ -71,7 +71,7 @@ def listed(everybody):
 class OneByOne(InProcess):
     """The engine without unions."""
 
-    def _sum_of_union(self, step, names):
+    def _sum_of_union(self, step, broadcast, names):
         return None
 
     def _evaluate_together(self, task, shared):

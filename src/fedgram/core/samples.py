@@ -162,6 +162,9 @@ class Features:
     cache
         Features made from these rows, by their feature space, for repeated evaluation; None
         without a cache.
+    part_of
+        If these rows are a view of a block: the block, and the place of the first row in it. What
+        is computed from the rows of a block need not be computed again for a part of it.
 
     Examples
     --------
@@ -173,6 +176,7 @@ class Features:
     values: Array
     space: Space
     cache: dict[Space, Features] | None = local_field(default=None)
+    part_of: tuple[Features, int] | None = local_field(default=None)
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.shape[1] != self.space.width:
@@ -212,7 +216,12 @@ class Features:
 
     def take(self, indices: Array | slice) -> Features:
         """Return some of the rows."""
-        return Features(self.values[indices], self.space)
+        if not isinstance(indices, slice):
+            return Features(self.values[indices], self.space)
+        start, _, step = indices.indices(len(self))
+        block, before = self.part_of or (self, 0)
+        part_of = (block, before + start) if step == 1 else None
+        return Features(self.values[indices], self.space, part_of=part_of)
 
 
 @register("Labels/1")

@@ -8,12 +8,12 @@ and class sums give both types. One client of each kind is then measured by the 
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.samples import Array, Features, Integers, Labels
+from fedgram.core.samples import Array, Features, Integers, Labels, Space
 from fedgram.core.statistics import Statistics
 
 _TYPES = (np.int8, np.int16, np.int32, np.int64)  # those that the codec narrows to
@@ -51,27 +51,23 @@ def statistics_sizes(
     digits = np.searchsorted(_DIGITS, counts, side="right")
     kinds = (digits * len(_TYPES) + gram) * len(_TYPES) + moment
     _, first, kind = np.unique(kinds, return_index=True, return_inverse=True)
-    like = partial(_like, Statistics.of(features.take(slice(0)), labels.take(slice(0))))
-    sizes = [codec.counted(like(int(counts[k]), int(gram[k]), int(moment[k]))) for k in first]
+    size = partial(_size, features.space, labels.classes)
+    sizes = [size(int(digits[k]), int(gram[k]), int(moment[k])) for k in first]
     found: Integers = np.array(sizes, np.int64)[kind]
     return found
 
 
-def _like(empty: Statistics, count: int, gram: int, moment: int) -> Statistics:
-    """Return statistics that are encoded in as many bytes: of this count and these types."""
-    sums = []
-    for zeros, kind in ((empty.gram, gram), (empty.moment, moment)):
-        largest = zeros.copy()
-        largest.flat[:1] = np.iinfo(_TYPES[kind]).max
-        sums.append(largest)
-    return Statistics(
-        count=count,
-        gram=sums[0],
-        moment=sums[1],
-        energy=count,
-        space=empty.space,
-        classes=empty.classes,
+@lru_cache(maxsize=256)
+def _size(space: Space, classes: tuple[str, ...], digits: int, gram: int, moment: int) -> int:
+    """Return the bytes of encoded statistics with a count of so many digits and these types."""
+    width, count = space.width, 10**digits
+    sums = np.zeros(width * (width + 1) // 2, np.int64), np.zeros((width, len(classes)), np.int64)
+    for zeros, kind in zip(sums, (gram, moment), strict=True):
+        zeros.flat[:1] = np.iinfo(_TYPES[kind]).max
+    like = Statistics(
+        count=count, gram=sums[0], moment=sums[1], energy=count, space=space, classes=classes
     )
+    return codec.counted(like)
 
 
 class _Groups:

@@ -138,8 +138,8 @@ class InProcess:
         names, client_at = self._prepare(step, clients)
         names = self._survivors(names)
         total = None
-        if isinstance(step, StatisticsStep) and broadcast is None:
-            total = self._sum_of_union(step, names)
+        if isinstance(step, StatisticsStep):
+            total = self._sum_of_union(step, broadcast, names)
         if total is None:
             replies = self._ask(step, broadcast, names, client_at)
             total = functools.reduce(operator.add, (reply for _, reply in replies))
@@ -206,13 +206,13 @@ class InProcess:
             down = sum(_size(part_for(shared, name)) for name in self.clients)
         self._record("deliver", "deliver", len(self._sites), 0, down, start)
 
-    def _sum_of_union(self, step: StatisticsStep, names: Sequence[str]) -> Any:
+    def _sum_of_union(self, step: StatisticsStep, broadcast: Any, names: Sequence[str]) -> Any:
         """Return the sum over the clients in batches; None if it has to be made one by one."""
         start, done, up, flops = time.perf_counter(), 0, 0, 0
         batches = list(self._sites.batches(self._sites.places(names)))
         total, failed = Statistics.zero(), False
         try:
-            work = self._spread(lambda batch: self._union_at(step, batch), batches)
+            work = self._spread(lambda batch: self._union_at(step, broadcast, batch), batches)
             for batch, ((part, size), more) in zip(batches, work, strict=True):
                 total, done = total + part, done + len(batch)
                 up, flops = up + size, flops + more
@@ -221,7 +221,8 @@ class InProcess:
             failed = True  # the error at a client names this client
         finally:
             if not failed:
-                self._record(step_name(step), "train", done, up, 0, start, flops)
+                down = done * _size(broadcast)
+                self._record(step_name(step), "train", done, up, down, start, flops)
         return None if failed else total
 
     def _report(self, step: str, new: int, done: int, asked: int) -> None:
@@ -231,9 +232,9 @@ class InProcess:
                 self._on_reply(step, count, asked)
 
     def _union_at(
-        self, step: StatisticsStep, batch: Integers
+        self, step: StatisticsStep, broadcast: Any, batch: Integers
     ) -> tuple[tuple[Statistics, int], int]:
-        return with_flops(lambda: step.total(self._sites.closed_form(batch)))
+        return with_flops(lambda: step.total(self._sites.closed_form(batch), broadcast))
 
     def _ask(
         self,

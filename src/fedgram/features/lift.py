@@ -107,7 +107,7 @@ class Lift:
             return features.derived(space, lambda: self._lifted(features))
         if not space.exact:
             return self._lifted(features)
-        return Features(_rows(features, space, lambda: self._lifted(features).values), space)
+        return Features(_rows.rows(features, space, lambda: self._lifted(features).values), space)
 
     def space(self, inputs: Space) -> Space:
         """Return the feature space of lifted features, for features in the space `inputs`."""

@@ -7,16 +7,18 @@ such a step as a function of samples, which returns the rows that are summed::
     def statistics(self, samples):
         return lifted(samples, self.lift)
 
-Called as ``statistics(client, None)`` it is an ordinary step. An engine that has the samples of
-many clients at hand may call ``statistics.total(union)``: the sum and the bytes of all replies are
-equal to the bit, without Python code for each client.
+A function with a second argument gets the broadcast. Called as ``statistics(client, broadcast)`` it
+is an ordinary step. An engine that has the samples of many clients at hand may call
+``statistics.total(union, broadcast)``: the sum and the bytes of all replies are equal to the bit,
+without Python code for each client.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from fedgram.core.samples import Features, Labels, Samples
 from fedgram.core.statistics import Statistics
@@ -28,36 +30,41 @@ from fedgram.federation.step import step
 from fedgram.models.linear import streamed_statistics
 
 Method = TypeVar("Method")
+Broadcast = ParamSpec("Broadcast")
 Rows = tuple[Features, Labels]
 
 
 class StatisticsStep:
     """The statistics of a client's samples, or of the union of many clients' samples."""
 
-    def __init__(self, rows: Callable[[Samples], Rows], name: str) -> None:
+    def __init__(self, rows: Callable[..., Rows], name: str) -> None:
         self._rows = rows
+        self._asks = len(inspect.signature(rows).parameters) > 1
         self.__name__ = name
 
-    def __call__(self, client: Client, broadcast: None) -> Statistics:  # noqa: ARG002
+    def __call__(self, client: Client, broadcast: Any) -> Statistics:
         """Return a client's reply."""
-        return streamed_statistics(client.samples, self._rows)
+        return streamed_statistics(client.samples, lambda some: self._rows_of(some, broadcast))
 
-    def total(self, union: Union) -> tuple[Statistics, int]:
+    def total(self, union: Union, broadcast: Any = None) -> tuple[Statistics, int]:
         """Return the sum of the replies of all clients of a union, and the sum of their bytes.
 
         Features that are not on the grid raise ExactnessError: the order of additions would count.
         """
-        features, labels = self._rows(union.samples)
+        features, labels = self._rows_of(union.samples, broadcast)
         if not features.space.exact:
             raise ExactnessError("sums of features without a grid depend on the order of additions")
         sizes = statistics_sizes(features, labels, union.owners, union.clients)
         return Statistics.of(features, labels), int(sizes.sum())
 
+    def _rows_of(self, samples: Samples, broadcast: Any) -> Rows:
+        return self._rows(samples, broadcast) if self._asks else self._rows(samples)
+
 
 class _Declared:
     """A descriptor that turns the decorated function into a `StatisticsStep` of an instance."""
 
-    def __init__(self, function: Callable[[Any, Samples], Rows]) -> None:
+    def __init__(self, function: Callable[..., Rows]) -> None:
         self._function = function
         self.__doc__ = function.__doc__
         step(self)
@@ -69,7 +76,7 @@ class _Declared:
 
 
 def statistics_step(
-    function: Callable[[Method, Samples], Rows],
-) -> Callable[[Method, Client, None], Statistics]:
+    function: Callable[Concatenate[Method, Samples, Broadcast], Rows],
+) -> Callable[[Method, Client, Any], Statistics]:
     """Turn a function that returns the rows to sum into a step."""
-    return cast(Callable[[Method, Client, None], Statistics], _Declared(function))
+    return cast(Callable[[Method, Client, Any], Statistics], _Declared(function))

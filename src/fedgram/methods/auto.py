@@ -8,8 +8,7 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.gcv import resolved
-from fedgram.core.samples import Array, Floats, Integers, Labels, Samples, Space
-from fedgram.core.statistics import Statistics
+from fedgram.core.samples import Array, Features, Floats, Integers, Labels, Samples, Space
 from fedgram.errors import ConfigError
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
@@ -17,6 +16,7 @@ from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.federation.shared import Tuned, unwrap
 from fedgram.federation.step import step
+from fedgram.federation.union_step import statistics_step
 from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._pooling import (
     SOFT_SCALES,
@@ -31,7 +31,7 @@ from fedgram.methods._pooling import (
     side_by_side,
     trials,
 )
-from fedgram.models.linear import Classifier, Predictor, lifted_statistics, require_lift
+from fedgram.models.linear import Classifier, Predictor, lifted, require_lift
 from fedgram.selection.candidates import Candidates, Setting, personal, scales
 from fedgram.selection.class_prior import (
     MOST_REPEATS,
@@ -118,9 +118,9 @@ class Auto(ClosedForm[Tuned]):
         del search
         return replace(self, exchanges=min(2, self.exchanges))
 
-    @step
-    def lifted_statistics(self, client: Client, width: int) -> Statistics:
-        return lifted_statistics(client.samples, Lift(width=width))
+    @statistics_step
+    def lifted_statistics(self, samples: Samples, width: int) -> tuple[Features, Labels]:
+        return lifted(samples, Lift(width=width))
 
     @step
     def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:

@@ -56,11 +56,6 @@ def lifted(samples: Samples, lift: Lift) -> tuple[Features, Labels]:
     return lift(samples.features), samples.labels
 
 
-def lifted_statistics(samples: Samples, lift: Lift) -> Statistics:
-    """Return the statistics of lifted samples; see `streamed_statistics`."""
-    return streamed_statistics(samples, lambda part: lifted(part, lift))
-
-
 def streamed_statistics(
     samples: Samples, rows: Callable[[Samples], tuple[Features, Labels]]
 ) -> Statistics:

@@ -184,8 +184,8 @@ class _ShardEngine(InProcess):
 
     def partial_sums(self, step: Step[Any], broadcast: Any) -> Iterator[tuple[str, Any]]:
         """Yield the sum of all replies, or the replies if the order of additions matters."""
-        if isinstance(step, StatisticsStep) and broadcast is None:
-            union = self._sum_of_union(step, self.clients)
+        if isinstance(step, StatisticsStep):
+            union = self._sum_of_union(step, broadcast, self.clients)
             if union is not None:
                 yield self.clients[0], union
                 return
