@@ -59,7 +59,7 @@ def statistics_sizes(
 
 @lru_cache(maxsize=256)
 def _size(space: Space, classes: tuple[str, ...], digits: int, gram: int, moment: int) -> int:
-    """Return the bytes of encoded statistics with a count of so many digits and these types."""
+    """Return the bytes of encoded statistics with these integer types."""
     width, count = space.width, 10**digits
     sums = np.zeros(width * (width + 1) // 2, np.int64), np.zeros((width, len(classes)), np.int64)
     for zeros, kind in zip(sums, (gram, moment), strict=True):
