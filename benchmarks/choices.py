@@ -71,7 +71,8 @@ def costs(*, quick: bool) -> Iterator[str]:
     once = best(lambda: head.fit_residual(own, ridge=300.0, lift=Lift()), repeats)
     for name, shared in (("total and its factor", whole), ("head alone", head)):
         ratio = best(streams(shared), repeats) / once
-        yield f"apfl, samples left out {told}, {name}: {ratio:.1f} personal solves (goal <= 10)"
+        row = f"apfl-linear, samples left out {told}, {name}"
+        yield f"{row}: {ratio:.1f} personal solves (goal <= 10)"
 
 
 def best(work: Callable[[], object], repeats: int) -> float:

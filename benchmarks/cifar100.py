@@ -23,6 +23,7 @@ METHODS: dict[str, dict[str, float]] = {
     "afl": {},
     "fedhip": {"alpha": 30.0},
     "apfl": {},
+    "apfl-linear": {},
 }
 
 

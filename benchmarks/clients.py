@@ -40,7 +40,7 @@ RESULTS = Path(__file__).parent / "results" / "clients.json"
 CLASSES = tuple(str(c) for c in range(10))
 FEW = 10
 CLIENTS = (FEW, 100, 1_000, 10_000, 100_000)
-METHODS = ("afl", "local", "prior", "lda", "fed3r", "fedhip", "apfl", "auto")
+METHODS = ("afl", "local", "prior", "lda", "fed3r", "fedhip", "apfl-linear", "auto")
 # Features with the constant, classes and samples of one contribution.
 SHAPES = {"phone": (129, 10, 50), "hospital": (1281, 100, 10_000), "wide": (4097, 100, 10_000)}
 

@@ -9,9 +9,9 @@ they have taken so many times the work (--patience). Their rates are the best on
 found before the clock starts. Scoring is not timed. Needs torch. Clients compute one after the
 other: set OPENBLAS_NUM_THREADS=1.
 
-blocks: DeepAFL against AFL on CIFAR-100 features, the official test samples, and APFL on deep
-features against APFL. A tenth of the training samples train nothing: ridge and depth of the blocks,
-and ridge and balance of both refinements, are the best on them.
+blocks: DeepAFL against AFL on CIFAR-100 features, the official test samples, and linear APFL on
+deep features against linear APFL. A tenth of the training samples train nothing: ridge and depth of
+the blocks, and ridge and balance of both refinements, are the best on them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fedgram.federation.method import Method
 from fedgram.layerwise.solver import FOR_IMAGES, SolvedNetwork
 from fedgram.methods._residual_blocks import ResidualModel
 from fedgram.methods.afl import AFL
-from fedgram.methods.apfl import APFL
+from fedgram.methods.apfl_linear import APFLLinear as APFL
 from fedgram.methods.deepafl import DeepAFL
 from fedgram.models.linear import Predictor, predict
 from fedgram.training.loop import GradientMethod
@@ -206,12 +206,15 @@ def blocks(arguments: argparse.Namespace) -> Iterator[str]:
     for name, model in (("afl", afl), ("afl, lift 4096", wide), ("deepafl", best)):
         yield f"  {name}: test accuracy {100 * right(model, everybody.test):.2f} %"
     yield "100 clients, Dirichlet 0.1; the blocks are the same, since no partition changes them"
-    found: dict[str, list[float]] = {"apfl": [], "deepafl-apfl": []}
+    found: dict[str, list[float]] = {"apfl-linear": [], "deepafl-apfl": []}
     for seed in range(arguments.seeds):
         plain = federate(
             data, PartitionPlan(clients=100, dirichlet=0.1, seed=seed, reserve_valid=True)
         )
-        for name, federation in (("apfl", plain), ("deepafl-apfl", deepened(plain, best.below))):
+        for name, federation in (
+            ("apfl-linear", plain),
+            ("deepafl-apfl", deepened(plain, best.below)),
+        ):
             _, test = max(tuned(federation))
             found[name].append(100 * test)
             yield f"  seed {seed}, {name}: test accuracy {found[name][-1]:.2f} % client mean"

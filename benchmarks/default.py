@@ -78,7 +78,10 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "closed-pfedme": ("closed-pfedme", {}),
     "closed-maml": ("closed-maml", {}),
     "fedhip": ("fedhip", {"alpha": "auto", "ridge": "auto"}),
-    "apfl": ("apfl", {"ridge": "auto", "refinement_ridge": "auto", "balance": "auto"}),
+    "apfl-linear": (
+        "apfl-linear",
+        {"ridge": "auto", "refinement_ridge": "auto", "balance": "auto"},
+    ),
     "logistic": ("logistic", {}),
     "logistic x prior": ("logistic", {"prior": True}),
     "auto, 0 exchanges": ("auto", {"exchanges": 0}),
@@ -563,7 +566,7 @@ def calibrated(results: Results) -> Iterator[str]:
     yield ""
     rows = [
         row
-        for row in ("afl", "apfl", "lda", "logistic", "logistic x prior", "auto", *TRAINED)
+        for row in ("afl", "apfl-linear", "lda", "logistic", "logistic x prior", "auto", *TRAINED)
         if row in results.rows
     ]
     yield from table(

@@ -29,7 +29,7 @@ for name, share in zip(("north", "west", "south"), fg.partition(digits, plan)):
 END
 
 echo "== whoever leads the study writes its folder and makes the keys"
-fedgram federation init study --site north --site west --site south -m apfl \
+fedgram federation init study --site north --site west --site south -m apfl-linear \
   --address "127.0.0.1:$port"
 fedgram federation keys study
 

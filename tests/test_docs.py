@@ -57,8 +57,8 @@ def scripts(page):
 @pytest.mark.docs
 def test_the_tutorial_runs_and_ends_where_a_run_on_the_same_data_does(tmp_path):
     output = shell(scripts(TUTORIAL), tmp_path)
-    (solved,) = re.findall(r"^(\w{64})  apfl on", output, re.MULTILINE)
-    run = shell("fedgram run -m apfl -s data.clients=3 --json", tmp_path)
+    (solved,) = re.findall(r"^(\w{64})  apfl-linear on", output, re.MULTILINE)
+    run = shell("fedgram run -m apfl-linear -s data.clients=3 --json", tmp_path)
     assert f'"shared_digest": "{solved}"' in run
     assert "after the deletion of west, as certified" in output
     assert (tmp_path / "north" / "predictions.csv").read_text().startswith("label,name,score_0")

@@ -46,7 +46,7 @@ def broken(done):
 def test_everything_that_comes_with_fedgram_is_checked(monkeypatch):
     """Here the laws are stubs but for three methods; tests/laws tries each law on each method."""
     real = check_command.check_laws
-    tried = {type(create_method(name)) for name in ("afl", "local", "apfl")}
+    tried = {type(create_method(name)) for name in ("afl", "local", "apfl-linear")}
 
     def some(method):
         return real(method) if type(method) in tried else [Finding(law="stub", outcome="kept")]

@@ -128,8 +128,8 @@ def prepared(tmp_path_factory):
             made("contribute", f"{name}.npz", "--client", name, "-o", f"{name}.part1")
         made("ledger", "init", "book.ledger")
         made("ledger", "join", "book.ledger", "north.part1")
-        made("ledger", "solve", "book.ledger", "-m", "apfl", "-o", "shared.model")
-        made("personalize", "shared.model", "north.npz", "-m", "apfl", "-o", "own.model")
+        made("ledger", "solve", "book.ledger", "-m", "apfl-linear", "-o", "shared.model")
+        made("personalize", "shared.model", "north.npz", "-m", "apfl-linear", "-o", "own.model")
         made("predict", "own.model", "north.npz", "-o", "scores.csv")
         made("run", "-m", "afl", "-s", "data.source=north.npz", "-s", "data.clients=3", *OUT)
     finally:
@@ -153,7 +153,7 @@ def here(prepared, tmp_path, monkeypatch):
 READERS = {
     "run": ("run", "-m", "afl", "-s", "data.source={}", "-s", "data.clients=4", "--out", "new"),
     "contribute": ("contribute", "{}", "--client", "north", "-o", "new"),
-    "personalize": ("personalize", "shared.model", "{}", "-m", "apfl", "-o", "new"),
+    "personalize": ("personalize", "shared.model", "{}", "-m", "apfl-linear", "-o", "new"),
     "predict": ("predict", "own.model", "{}", "-o", "new.csv"),
 }
 
@@ -287,7 +287,7 @@ def test_a_total_that_cannot_be_solved_leaves_ledger_and_model_alone(here):
 
 
 def test_a_model_of_ones_own_that_cannot_be_solved_is_not_written(here):
-    own = ("-s", "method.apfl.refinement_ridge=-1")
+    own = ("-s", "method.apfl-linear.refinement_ridge=-1")
     refused(SOLVE, ["ridge"], *reading("personalize", "north.npz"), *own)
 
 
@@ -310,8 +310,8 @@ def test_what_would_not_fit_in_memory_is_refused(here):
 # Damaged and foreign files
 
 JOIN = ("ledger", "join", "book.ledger", "south.part1")
-SOLVED = ("ledger", "solve", "book.ledger", "-m", "apfl", "-o", "shared.model")
-PERSONALIZED = ("personalize", "shared.model", "north.npz", "-m", "apfl", "-o", "own.model")
+SOLVED = ("ledger", "solve", "book.ledger", "-m", "apfl-linear", "-o", "shared.model")
+PERSONALIZED = ("personalize", "shared.model", "north.npz", "-m", "apfl-linear", "-o", "own.model")
 PREDICTED = ("predict", "own.model", "north.npz", "-o", "scores.csv")
 USES = {  # of each kind of file: the code of a refusal, and the commands that read it
     "north.npz": (DATA, [reading(command, "north.npz") for command in READERS]),
@@ -421,11 +421,11 @@ FOREIGN = {
             DATA,
             ("personalize", "south.part1", "north.npz", "-m", method, "-o", "new"),
         )
-        for method in ("afl", "apfl", "fedhip")
+        for method in ("afl", "apfl-linear", "fedhip")
     },
     "a client's own model as what apfl shares": (
         DATA,
-        ("personalize", "own.model", "north.npz", "-m", "apfl", "-o", "new"),
+        ("personalize", "own.model", "north.npz", "-m", "apfl-linear", "-o", "new"),
     ),
 }
 
@@ -535,7 +535,7 @@ def test_a_run_of_a_later_version_asks_for_an_upgrade(here):
 
 
 SETTINGS = {
-    "a later version": (b"version = 2", ["version 2", "upgrade fedgram"]),
+    "a later version": (b"version = 3", ["version 3", "upgrade fedgram"]),
     "no TOML": (b"methods = [", ["bad.toml", "TOML"]),
     "a key twice": (b"version = 1\nversion = 1", ["bad.toml", "TOML"]),
     "not text": (b"\xff\xfe", ["bad.toml", "TOML"]),
@@ -595,7 +595,7 @@ REMEDIES = {  # one way to meet each message; what cannot be told in general is 
     "no TOML": (toml("methods = ["), ("run", "bad.toml")),
     "an unknown method": (None, ("run", "-m", "alf")),
     "an unknown key": (None, ("run", "-s", "data.client=3")),
-    "a later version": (toml("version = 2"), ("run", "bad.toml")),
+    "a later version": (toml("version = 3"), ("run", "bad.toml")),
     "a place below a file": (None, ("run", "-m", "afl", "--out", "north.npz/new")),
     "a singular matrix": (None, ("run", "-m", "afl", "-s", "method.afl.ridge=0")),
 }
@@ -700,7 +700,7 @@ def test_a_ledger_on_a_full_disk_keeps_what_it_had(here, most):
 def test_a_model_that_the_ledger_cannot_record_does_not_replace_the_old_one(here, most):
     before = contents()
     with room_for(most):
-        done = cli(*SOLVED, "-s", "method.apfl.ridge=7")
+        done = cli(*SOLVED, "-s", "method.apfl-linear.ridge=7")
     assert done.exit_code in (DATA, LEDGER)
     made("ledger", "verify", "book.ledger")
     assert contents() == before

@@ -28,10 +28,13 @@ from fedgram.ledger.ledger import Ledger
 CLASSES = np.array(["ant", "bee", "cat", "dog"])
 SITES = ("north", "south", "west")
 FEATURES = 8
+METHODS = ["afl", "fedhip", "apfl-linear"]
 LIFTS = {"afl": "lift", "fedhip": "lift", "apfl": "primary"}
-METHODS = list(LIFTS)
 # A total answers one sum: nothing can be selected by leave-one-out.
-GIVEN = {"fedhip": ("-s", "method.fedhip.alpha=10", "-s", "method.fedhip.ridge=100")}
+GIVEN = {
+    "fedhip": ("-s", "method.fedhip.alpha=10", "-s", "method.fedhip.ridge=100"),
+    "apfl": ("-s", "method.apfl.refinement_ridge=300", "-s", "method.apfl.balance=0.5"),
+}
 
 
 def cli(*arguments):
@@ -116,11 +119,10 @@ def total(ledger="ledger"):
 # The same as a run
 
 
-@pytest.mark.parametrize("lifted", [False, True], ids=["plain", "lifted"])
-@pytest.mark.parametrize("method", METHODS)
-def test_a_federation_by_files_ends_in_the_digest_of_a_run(here, data, method, lifted):
+@pytest.mark.parametrize(("method", "lift"), [*((name, None) for name in METHODS), *LIFTS.items()])
+def test_a_federation_by_files_ends_in_the_digest_of_a_run(here, data, method, lift):
     options = [*GIVEN.get(method, ())]
-    options += ["-s", f"method.{method}.{LIFTS[method]}={{width=20, seed=5}}"] if lifted else []
+    options += [] if lift is None else ["-s", f"method.{method}.{lift}={{width=20, seed=5}}"]
     federated(data, "-m", method, *options)
     about = solved(method, *options)
     given = ("-s", f"data.source={data / 'all.npz'}", "-s", "data.partition=given")
@@ -376,7 +378,7 @@ def test_a_site_without_some_of_the_classes_solves_its_own_model(here, data, met
     assert right("model", source) > 0.9
 
 
-@pytest.mark.parametrize("method", ["fedhip", "apfl"])
+@pytest.mark.parametrize("method", ["fedhip", "apfl-linear"])
 def test_a_site_with_a_class_that_is_not_shared_is_refused_by_name(here, data, method):
     federated(data, "-m", method)
     solved(method)
@@ -537,7 +539,17 @@ def stage(here, props):
         ("ledger solve ledger -o out -m central", 7, "use a method that needs sums only"),
         ("ledger solve ledger -o out -s method.afl.lift={width=9}", 4, "lift(width 9"),
         ("ledger solve ledger -o out -m fedhip -s method.fedhip.lift={width=9}", 4, "lift(width 9"),
-        ("ledger solve ledger -o out -m apfl -s method.apfl.primary={width=9}", 4, "lift(width 9"),
+        (
+            "ledger solve ledger -o out -m apfl-linear -s method.apfl-linear.primary={width=9}",
+            2,
+            "use the method apfl",
+        ),
+        (
+            "ledger solve ledger -o out -m apfl -s method.apfl.refinement_ridge=300 "
+            "-s method.apfl.balance=0.5 -s method.apfl.primary={width=9}",
+            4,
+            "lift(width 9",
+        ),
         ("ledger solve ledger -o text/out", 3, "text/out: cannot be written"),
         ("contribute missing.npz --client a -o out", 3, "missing.npz"),
         ("contribute text --client a -o out", 3, "text"),
@@ -552,9 +564,9 @@ def stage(here, props):
         ("personalize missing numbered.npz -o out", 3, "missing"),
         ("personalize text numbered.npz -o out", 3, "text: not a fedgram file"),
         ("personalize west.contribution upper.npz -o out", 3, "west.contribution"),
-        ("personalize apfl.shared wide.npz -o out", 4, "16 features"),
+        ("personalize apfl-linear.shared wide.npz -o out", 4, "16 features"),
         ("personalize fedhip.shared wide.npz -o out", 4, "16 features"),
-        ("personalize apfl.shared missing.npz -o out", 3, "missing.npz"),
+        ("personalize apfl-linear.shared missing.npz -o out", 3, "missing.npz"),
         ("predict afl.shared wide.npz", 3, "16 features, the model was made for 8"),
         ("predict afl.shared short.csv", 3, "3 features, the model was made for 8"),
         ("predict afl.shared holes.csv", 3, "holes.csv"),

@@ -20,11 +20,11 @@ from fedgram.experiments.record import Record
 from fedgram.federation.federated_dataset import federate
 
 pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower equal")]
-EXACT = ("afl", "fedhip", "apfl", "logistic")
+EXACT = ("afl", "fedhip", "apfl-linear", "logistic")
 TRAINED = ("fedavg", "ditto")
 # Between real processes every request starts a program: one method of each kind.
-DEPLOYED = ("apfl", "logistic", "fedavg")
-MASKED = ("apfl",)  # many sums would take minutes under masks
+DEPLOYED = ("apfl-linear", "logistic", "fedavg")
+MASKED = ("apfl-linear",)  # many sums would take minutes under masks
 SHORT = ("every.rounds=1", "every.epochs=1", "every.rate=0.1", "method.logistic.exchanges=2")
 
 

@@ -65,7 +65,7 @@ def mentioning(text):
 @pytest.fixture(scope="module")
 def in_process():
     """The digest of what is shared, where everything is done in one process."""
-    done = command("run", "-m", "apfl", "-s", "data.clients=3", "--json")
+    done = command("run", "-m", "apfl-linear", "-s", "data.clients=3", "--json")
     return json.loads(done.stdout)["runs"][0]["shared_digest"]
 
 
@@ -86,14 +86,14 @@ def test_what_is_told_of_federations_works_and_ends_where_one_process_does(tmp_p
         check=True,
     )
     assert digest(tmp_path / "try" / "server" / "runs" / "0001") == in_process
-    assert "apfl" in (tmp_path / "try" / "report.html").read_text(encoding="utf-8")
+    assert "apfl-linear" in (tmp_path / "try" / "report.html").read_text(encoding="utf-8")
     logs = {path.stem for path in (tmp_path / "try" / "logs").iterdir()}
     assert {"server", "north", "west", "south", "run", "register"} <= logs
     assert digest(tmp_path / "sim" / "simulations" / "0001" / "server" / "runs" / "0001") == (
         in_process
     )
     assert not (tmp_path / "sim" / "server" / "runs").exists()  # the real federation knows nothing
-    assert "apfl" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "apfl-linear" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert mentioning(str(tmp_path)) == []
 
 

@@ -41,8 +41,8 @@ def project(tmp_path):
     return create(
         tmp_path / "study",
         sites=["north", "west"],
-        methods=["apfl"],
-        overrides=["method.apfl.balance=0.3", "federation.timeout=60"],
+        methods=["apfl-linear"],
+        overrides=["method.apfl-linear.balance=0.3", "federation.timeout=60"],
         address=Address.read("fl.example.org:8443"),
     )
 
@@ -318,8 +318,8 @@ def test_the_folder_says_what_was_asked_for(project):
     assert settings["federation"]["timeout"] == 60
     config, rules = read_federation(project.settings)
     assert rules == FederationRules(sites=("north", "west"), minimum=2, timeout=60)
-    assert config.methods == ("apfl",)
-    assert config.make("apfl").balance == 0.3
+    assert config.methods == ("apfl-linear",)
+    assert config.make("apfl-linear").balance == 0.3
     assert config.data.clients == 2
     app = tomllib.loads((project.app / "pyproject.toml").read_text(encoding="utf-8"))
     assert app["tool"]["flwr"]["app"]["config"] == {"server": str(project.server)}
@@ -372,7 +372,7 @@ def test_a_folder_with_something_in_it_is_left_alone(project):
         (["--site", "a" * 64], "up to 63"),
         (["--site", "a\n"], "--site 'a\\n'"),
         (["--site", "north", "--site", "North"], "site north exists"),
-        (["--demo", "-m", "apfle"], "did you mean 'apfl'?"),
+        (["--demo", "-m", "apfl-linea"], "did you mean 'apfl-linear'?"),
         (["--demo", "-s", "data.client=3"], "did you mean 'clients'?"),
         (["--demo", "-s", "federation.quorums=1"], "did you mean 'quorum'?"),
         (["--demo", "-s", "federation=1"], "expected a table"),

@@ -47,14 +47,14 @@ def again(tmp_path, config, **rules):
 
 
 def test_forgetting_gives_the_total_of_a_federation_that_never_had_it(tmp_path):
-    _, config, _, _ = served(tmp_path, "apfl")
+    _, config, _, _ = served(tmp_path, "apfl-linear")
     membership = Membership(folder=tmp_path / "server")
     (path,) = membership.forget("c2")
     certificate = json.loads(path.read_text())
 
     never = tmp_path / "never"
     never.mkdir()
-    served(never, "apfl", rules={"sites": ["c0", "c1", "c3"], "minimum": 3})
+    served(never, "apfl-linear", rules={"sites": ["c0", "c1", "c3"], "minimum": 3})
     with ledger_of(never / "server") as ledger:
         assert certificate["total_digest"] == ledger.total.digest()
     assert certificate["members"] == ["c0", "c1", "c3"]
@@ -64,8 +64,11 @@ def test_forgetting_gives_the_total_of_a_federation_that_never_had_it(tmp_path):
     out, _, carrier, said = again(tmp_path, config, minimum=3)  # the next run leaves it out
     assert asked(carrier) == []  # everybody else is in the ledger
     assert any("c2 was forgotten" in text for text in said)
-    expected = json.loads((never / "server/runs/0001/apfl.done").read_text())
-    assert json.loads((out / "apfl.done").read_text())["shared_digest"] == expected["shared_digest"]
+    expected = json.loads((never / "server/runs/0001/apfl-linear.done").read_text())
+    assert (
+        json.loads((out / "apfl-linear.done").read_text())["shared_digest"]
+        == expected["shared_digest"]
+    )
 
     membership.admit("c2")
     _, _, carrier, _ = again(tmp_path, config)
@@ -75,12 +78,12 @@ def test_forgetting_gives_the_total_of_a_federation_that_never_had_it(tmp_path):
 
 
 def test_publish_solves_without_asking_anybody(tmp_path):
-    out, _, _, _ = served(tmp_path, "apfl")
-    done = json.loads((out / "apfl.done").read_text())
+    out, _, _, _ = served(tmp_path, "apfl-linear")
+    done = json.loads((out / "apfl-linear.done").read_text())
     membership = Membership(folder=tmp_path / "server")
     made = membership.publish(None, tmp_path / "shared.safetensors")
     assert made["shared_digest"] == done["shared_digest"]
-    first = (out / "apfl/shared.safetensors").read_bytes()
+    first = (out / "apfl-linear/shared.safetensors").read_bytes()
     assert (tmp_path / "shared.safetensors").read_bytes() == first
 
 

@@ -29,7 +29,7 @@ QUICK = {"rounds": 2, "hidden": 4, "rate": 0.1}
         ("afl", {}),
         ("afl", {"lift": {"width": 512}}),  # more than one piece of a mask
         ("fedhip", {}),
-        ("apfl", {}),
+        ("apfl-linear", {}),
         ("fedavg", QUICK),
         ("ditto", QUICK),
         ("scaffold", QUICK),

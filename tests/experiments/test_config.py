@@ -10,7 +10,7 @@ from fedgram.errors import ConfigError
 from fedgram.experiments.config import DEFAULT_METHODS, VERSION, Config, Data, load, read
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
-from fedgram.federation.method import names
+from fedgram.federation.method import create_method, names
 
 
 def refused(settings):
@@ -99,6 +99,34 @@ def test_wrong_values_are_refused_by_name(settings, where):
 def test_another_version_is_refused():
     assert "upgrade" in refused({"version": VERSION + 1})
     assert read({"version": VERSION}) == Config()
+
+
+OF_VERSION_1 = {  # what settings then meant, as today's names and settings
+    "its default": ({}, "apfl-linear", {}),
+    "a setting": ({"method": {"apfl": {"balance": 0.3}}}, "apfl-linear", {"balance": 0.3}),
+    "every method's": ({"every": {"ridge": 3.0}}, "apfl-linear", {"ridge": 3.0}),
+    "a lift of one stream": (
+        {"method": {"apfl": {"refinement": {"width": 9}}}, "every": {"ridge": 3.0}},
+        "apfl",
+        {
+            "ridge": 3.0,
+            "refinement_ridge": 300.0,
+            "balance": 0.5,
+            "primary": {"width": 0},
+            "refinement": {"width": 9, "seed": 1},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("more", "name", "given"), OF_VERSION_1.values(), ids=OF_VERSION_1)
+def test_apfl_of_version_1_has_its_defaults_of_then(more, name, given):
+    config = read({"version": 1, "methods": ["apfl"], **more})
+    assert config.methods == (name,)
+    assert config.make(name) == create_method(name, given)
+    today = read({"methods": ["apfl"], **more})
+    assert today.methods == ("apfl",)
+    assert today.make("apfl") != config.make(name)
 
 
 def test_the_grid_may_be_switched_off_in_one_word():

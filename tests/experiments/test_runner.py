@@ -118,7 +118,7 @@ def test_a_private_federation_shows_no_rows_and_the_same_accuracies(everybody):
 
 
 def test_rows_name_each_client_once_in_order(everybody):
-    rows = run(create_method("apfl"), everybody).scores.rows
+    rows = run(create_method("apfl-linear"), everybody).scores.rows
     assert [row.client for row in rows] == sorted(site.id for site in everybody.members)
     assert [row.samples for row in rows] == [len(site.test) for site in everybody.members]
 
@@ -512,7 +512,7 @@ def test_the_models_of_the_chosen_round_are_those_of_a_run_that_ends_there(name)
 # Reserved validation samples
 
 
-@pytest.mark.parametrize("name", ["afl", "fedhip", "apfl", "fed3r", "fedcgs", "local"])
+@pytest.mark.parametrize("name", ["afl", "fedhip", "apfl-linear", "fed3r", "fedcgs", "local"])
 def test_reserved_validation_samples_are_not_learned_from(name):
     reserved = dealt(clients=5, valid_fraction=0.3, reserve_valid=True)
     without = dataclasses.replace(

@@ -15,12 +15,12 @@ from fedgram.federation.method import create_method, find_method, names, paramet
 METHODS = names()
 
 
-def changed(value):
+def changed(value, width):
     """Return another value of the same kind that a parameter may well take."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, Lift):
-        return Lift(width=8, activation="tanh", seed=5)
+        return Lift(width=width, activation="tanh", seed=5)
     return {float: lambda: value / 2 or 0.25, int: lambda: value + 1}.get(
         type(value), lambda: value
     )()
@@ -45,8 +45,10 @@ def test_a_method_is_made_of_plain_settings(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_changed_parameters_round_trip(name):
     method = find_method(name)()
+    width = 0 if name == "apfl-linear" else 8  # which refuses lifts
+    fields = [field.name for field in dataclasses.fields(method)]
     other = dataclasses.replace(
-        method, **{f.name: changed(getattr(method, f.name)) for f in dataclasses.fields(method)}
+        method, **{field: changed(getattr(method, field), width) for field in fields}
     )
     assert create_method(name, json.loads(json.dumps(dataclasses.asdict(other)))) == other != method
 

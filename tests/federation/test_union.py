@@ -223,7 +223,7 @@ def test_a_mistake_is_seen(mistake, seen, monkeypatch, no_time):
 def test_a_model_of_one_client_is_not_taken_for_that_of_all(monkeypatch, no_time):
     everybody = dealt()
     monkeypatch.setattr(in_process, "can_score_together", lambda task, shared: True)
-    assert "models" in differences(create_method("apfl"), everybody, monkeypatch)
+    assert "models" in differences(create_method("apfl-linear"), everybody, monkeypatch)
 
 
 # Bytes

@@ -305,7 +305,7 @@ def _ledger(folder: Path) -> Read:
 
 
 CONFIG = b"""
-methods = ["afl", "apfl"]
+methods = ["afl", "apfl-linear"]
 every = { ridge = 1.0 }
 
 [data]
@@ -321,7 +321,7 @@ bits = 8
 seed = 1
 secure = true
 
-[method.apfl]
+[method.apfl-linear]
 balance = 0.3
 
 [method.afl]
@@ -364,7 +364,7 @@ title = "methods compared"
 datasets = ["digits", { name = "other", source = "digits" }]
 clients = [5, 10]
 seeds = 2
-methods = ["afl", { name = "mine", method = "apfl", balance = 0.3 }]
+methods = ["afl", { name = "mine", method = "apfl-linear", balance = 0.3 }]
 show = ["client_mean", "bytes_up"]
 curves = ["rounds"]
 partitions = [{ partition = "shards", shards = 2 }, { dirichlet = 0.1 }]

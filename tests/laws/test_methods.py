@@ -29,7 +29,8 @@ METHODS = names()
 # Solved from totals: what is shared has the same digest however the samples are spread.
 SOLVED = (
     "afl",
-    "apfl",
+    "apfl",  # with settings given, below
+    "apfl-linear",
     "central",
     "deepafl",
     "deepafl-apfl",
@@ -44,7 +45,10 @@ SOLVED = (
     "pfedacnnl",
 )
 # By default these select settings with personal models: then it matters who has which samples.
-GIVEN = {"fedhip": {"alpha": 10.0, "ridge": 100.0}}
+GIVEN = {
+    "apfl": {"refinement_ridge": 300.0, "balance": 0.5},
+    "fedhip": {"alpha": 10.0, "ridge": 100.0},
+}
 # Of these, those whose clients all have the same model.
 ALIKE = ("afl", "central", "deepafl", "fed3r", "fedacnnl", "fedcgs", "fedncm", "logistic")
 CLOSED_FORM = (*SOLVED, "local")  # or nothing is shared
@@ -77,6 +81,8 @@ def _narrow(monkeypatch):
 
 def wide(name, width):
     """Settings that give every lift of a method this width."""
+    if name == "apfl-linear":  # which refuses lifts
+        return {}
     fields = dataclasses.fields(find_method(name))
     return {f.name: {"width": width} for f in fields if isinstance(f.default, Lift)}
 

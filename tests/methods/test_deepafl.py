@@ -22,6 +22,7 @@ from fedgram.features.residual import SOLVED_BITS, Block, Residual, concat, roun
 from fedgram.methods._residual_blocks import ResidualModel, deepened, mixing
 from fedgram.methods.afl import AFL
 from fedgram.methods.apfl import APFL
+from fedgram.methods.apfl_linear import APFLLinear
 from fedgram.methods.deepafl import DeepAFL
 from fedgram.methods.deepafl_apfl import DeepAFLAPFL
 from fedgram.methods.deepafl_fedhip import DeepAFLFedHiP
@@ -360,7 +361,7 @@ def test_validation_samples_are_deep_too():
 def test_depth_helps_under_a_personal_method():
     everybody = partitioned(clients=8, dirichlet=0.5)
     deep = run(DeepAFLAPFL(blocks=3, width=64), everybody).accuracy["sample_mean"]
-    assert deep > run(APFL(), everybody).accuracy["sample_mean"]
+    assert deep > run(APFLLinear(), everybody).accuracy["sample_mean"]
 
 
 def test_random_features_stand_beside_their_inputs():

@@ -94,7 +94,7 @@ def test_closed_ditto_is_the_pulled_minimum(sites):
 def test_closed_ditto_is_apfl_without_lifts():
     everybody = digits_dealt(clients=4)
     ditto = run(create_method("closed-ditto", {"strength": 300.0, "ridge": 100.0}), everybody)
-    apfl = run(create_method("apfl", {"balance": 1.0}), everybody)
+    apfl = run(create_method("apfl-linear", {"balance": 1.0}), everybody)
     rows = everybody.test.features
     for client, model in ditto.models.items():
         assert close(model(rows), apfl.models[client](rows))

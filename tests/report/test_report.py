@@ -357,13 +357,23 @@ def test_the_same_records_give_the_same_bytes(tmp_path):
 
 
 def test_the_settings_given_are_complete_and_lead_to_the_same_digests(tmp_path):
-    run = ("run", "-m", "afl", "-m", "apfl", "-s", "data.clients=4", "-s", "method.afl.ridge=3")
+    run = (
+        "run",
+        "-m",
+        "afl",
+        "-m",
+        "apfl-linear",
+        "-s",
+        "data.clients=4",
+        "-s",
+        "method.afl.ridge=3",
+    )
     for seed in (0, 7):
         done = cli(*run, "-s", f"data.seed={seed}", "--out", tmp_path / f"first{seed}")
         assert done.exit_code == 0
     runs = read_runs([tmp_path / "first0", tmp_path / "first7"])
     (recipe,) = recipes(runs)
-    assert read_config(tomllib.loads(recipe.toml)).methods == ("afl", "apfl")
+    assert read_config(tomllib.loads(recipe.toml)).methods == ("afl", "apfl-linear")
     assert len(recipe.commands) == 2
     (tmp_path / recipe.name).write_text(recipe.toml, encoding="utf-8")
     for command in recipe.commands:

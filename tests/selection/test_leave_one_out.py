@@ -102,7 +102,7 @@ def test_the_shared_head(parts):
 @pytest.mark.parametrize("balance", [0.3, 1.0])
 def test_two_streams(parts, pair, strength, balance):
     first, second = pair
-    apfl = create_method("apfl", {"refinement_ridge": strength, "balance": balance})
+    apfl = create_method("apfl-linear", {"refinement_ridge": strength, "balance": balance})
 
     def model(rest, others):
         total = statistics(rest, first) + statistics(others, first)
@@ -178,15 +178,16 @@ def test_ballots_choose_the_first_of_equals():
 
 AUTO = {
     "fedhip": {"alpha": "auto", "ridge": 100.0},
-    "apfl": {"refinement_ridge": "auto", "balance": "auto"},
+    "apfl": {"ridge": 100.0, "primary": {"width": 24}, "refinement": {"width": 24}},
+    "apfl-linear": {"refinement_ridge": "auto", "balance": "auto"},
 }
+STREAM_GRID = [
+    {"refinement_ridge": ridge, "balance": balance} for ridge in STRENGTHS for balance in BALANCES
+]
 GRIDS = {
     "fedhip": [{"alpha": alpha, "ridge": 100.0} for alpha in ALPHAS],
-    "apfl": [
-        {"refinement_ridge": ridge, "balance": balance}
-        for ridge in STRENGTHS
-        for balance in BALANCES
-    ],
+    "apfl": STREAM_GRID,
+    "apfl-linear": STREAM_GRID,
 }
 
 
@@ -199,7 +200,7 @@ def test_counts_are_those_of_refitting_the_whole_method(name):
     whole = NormalEquations(total=total, ridge=method.ridge)
     ballot = dict(engine.gather(method.left_out, whole))["a"]
     for place in range(0, len(GRIDS[name]), 3 if name == "fedhip" else 25):
-        fixed, hits = create_method(name, GRIDS[name][place]), 0
+        fixed, hits = create_method(name, {**AUTO[name], **GRIDS[name][place]}), 0
         for i, code in enumerate(parts["a"].labels.codes):
             some = federated({**parts, "a": without(parts["a"], i)})
             model = run(fixed, some, metrics=Metrics(global_test=False)).models["a"]
@@ -257,7 +258,7 @@ def test_what_is_chosen_is_what_was_counted_best(name):
 def test_apfl_can_do_without_the_total():
     everybody = digits_dealt(clients=5)
     exact, rough = (
-        run(create_method("apfl", {"balance": "auto", "corrected": corrected}), everybody)
+        run(create_method("apfl-linear", {"balance": "auto", "corrected": corrected}), everybody)
         for corrected in (True, False)
     )
     down = [
@@ -291,5 +292,7 @@ def test_sums_are_enough_to_choose(name):
 
 
 def test_a_client_that_missed_the_sum_counts_as_out_of_it():
-    result = run(create_method("apfl", AUTO["apfl"]), digits_dealt(clients=8), dropout=0.5)
+    result = run(
+        create_method("apfl-linear", AUTO["apfl-linear"]), digits_dealt(clients=8), dropout=0.5
+    )
     assert tuned_settings(result.shared)

@@ -80,7 +80,7 @@ def init(
     Settings are those of 'fedgram run', and federation.minimum, wait, timeout, quorum and grace.
     DIR/server/federation.toml explains them; DIR/README.md lists the next steps.
 
-    Example: fedgram federation init study --site north --site west -m apfl --address
+    Example: fedgram federation init study --site north --site west -m apfl-linear --address
     fl.example.org:8000
     """
     project = create(
@@ -312,7 +312,9 @@ def simulate_command(folder: Path, cpus: float) -> None:
 
 @federation.command()
 @folder_argument
-@click.option("-m", "--method", "methods", multiple=True, default=("apfl",), show_default=True)
+@click.option(
+    "-m", "--method", "methods", multiple=True, default=("apfl-linear",), show_default=True
+)
 @click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
 )

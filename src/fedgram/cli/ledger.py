@@ -70,7 +70,7 @@ def contribute(
     step = settings.make(name).statistics_step()
     if step is None:
         raise ConfigError(
-            f"method {name!r} has no statistics to contribute; use afl, fedhip or apfl"
+            f"method {name!r} has no statistics to contribute; use afl, fedhip or apfl-linear"
         )
     statistics = Statistics.zero()
     for samples in training_batches(data, settings.grid):
@@ -290,7 +290,7 @@ def screen_members(ledger: Path, as_json: bool) -> None:
 def solve(ledger: Path, out: Path, name: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Solve the total with a method, and record that the model was published.
 
-    Example: fedgram ledger solve study.ledger -m apfl -o shared.safetensors
+    Example: fedgram ledger solve study.ledger -m apfl-linear -o shared.safetensors
     """
     method = configuration.load(None, overrides, [name]).make(name)
     with Ledger.open(ledger) as book:

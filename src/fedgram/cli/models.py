@@ -45,14 +45,16 @@ def personalize(
             f"{shared}: holds a {type(published).__name__}; use what 'fedgram ledger solve' or "
             "'fedgram run --out' wrote"
         )
-    if name not in (None, published.method):
-        raise ConfigError(f"{shared}: was made by {published.method}, not {name}; leave out -m")
-    changes = configuration.load(None, overrides, [str(published.method)]).method
     with consistent(shared):
-        method = published.make(changes.get(published.method, {}))
+        made_by = published.name
+    if name not in (None, published.method, made_by):
+        raise ConfigError(f"{shared}: was made by {made_by}, not {name}; leave out -m")
+    changes = configuration.load(None, overrides, [str(made_by)]).method
+    with consistent(shared):
+        method = published.make(changes.get(made_by, {}))
     common: Any = published.shared
     if not isinstance(published.shared, Shared):
-        raise DataError(f"{shared}: {published.method} shares nothing to start from; use another")
+        raise DataError(f"{shared}: {made_by} shares nothing to start from; use another")
     with consistent(shared):
         samples = site_samples(data, Grid.of(common.space))
         samples = replace(samples, labels=samples.labels.relabel(common.classes))

@@ -91,7 +91,7 @@ def publish(ledger: Ledger, name: str, method: Method[Any], out: Path) -> dict[s
     shared = next(iter(method.fit(Ledgered(total, ledger.members))))
     digest = shared_digest(method, shared)
     if digest is None:
-        raise ConfigError(f"method {name!r} shares nothing; use afl, fedhip or apfl")
+        raise ConfigError(f"method {name!r} shares nothing; use afl, fedhip or apfl-linear")
     settings = method.settings()
     published = Published(method=name, settings=settings, shared=shared)
     with files.staged(out, codec.encode(published)):  # both or neither

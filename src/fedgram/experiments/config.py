@@ -14,6 +14,7 @@ from fedgram.errors import ConfigError
 from fedgram.experiments.record import Record
 from fedgram.experiments.runner import Result, ScoringSchedule, run
 from fedgram.features.grid import Grid
+from fedgram.federation.earlier_names import SETTINGS_VERSION, upgraded
 from fedgram.federation.federated_dataset import FederatedDataset
 from fedgram.federation.method import (
     Method,
@@ -28,7 +29,7 @@ from fedgram.runtime.files import read_text
 from fedgram.runtime.parse import MOST_TOML, toml_table
 from fedgram.runtime.settings import build, propose
 
-VERSION = 1
+VERSION = SETTINGS_VERSION
 OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
 RENAMED = {("metrics", "whole"): "global_test"}  # keys of earlier configurations
@@ -179,12 +180,12 @@ def read(settings: Mapping[str, Any]) -> Config:
         if key not in known:
             raise ConfigError(f"{key} is not a setting; {propose(key, known)}")
     version = settings.get("version", VERSION)
-    if version != VERSION:
+    if version not in range(1, VERSION + 1):
         raise ConfigError(
-            f"the configuration has version {version}, this fedgram reads version {VERSION}; "
+            f"the configuration has version {version}, this fedgram reads versions 1 to {VERSION}; "
             "upgrade fedgram"
         )
-    settings = renamed(settings)
+    settings = upgraded(renamed(settings))
     grid = settings.get("grid", {})
     tables = {
         "data": Data,

@@ -30,6 +30,7 @@ from fedgram.experiments.run_record import (
     table,
     whole,
 )
+from fedgram.federation.earlier_names import current_name, upgraded
 from fedgram.federation.protocol import Exchange, Phase
 
 # What format 1 called files and keys, and what they are called now.
@@ -101,11 +102,12 @@ def _run(folder: Path, *, clients: bool) -> RunRecord:
     if not rounds:
         raise DataError(f"{folder}: the run was interrupted before anything was scored; run again")
     exchanges = read_lines(folder / (OLD_FILE if old else EXCHANGES))
-    partition, config = folder / PARTITION, _table(about, "config")
+    partition, parameters = folder / PARTITION, _table(about, "parameters")
+    config = upgraded(_table(about, "config"))
     return RunRecord(
         folder=str(folder),
-        method=_name(about["method"]),
-        parameters=_table(about, "parameters"),
+        method=current_name(_name(about["method"]), parameters),
+        parameters=parameters,
         config=_renamed_config(config) if old else config,
         versions=_table(about, "versions"),
         rounds=rounds,

@@ -75,7 +75,7 @@ class Method(Generic[SharedResult]):
         return samples
 
     def shortened(self, *, search: bool = True) -> Self:
-        """Return the method with few rounds or blocks, for quick checks.
+        """Return the method with few rounds or blocks, or narrow lifts, for quick checks.
 
         Without `search`, a fixed learning rate replaces a search.
         """

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedgram.core import codec
 from fedgram.core.shared import Shared, Wrapper, provenance
+from fedgram.federation.earlier_names import current_name
 from fedgram.federation.method import Method, create_method
 
 
@@ -134,10 +135,15 @@ class Published:
     settings: dict[str, Any]
     shared: Any
 
+    @property
+    def name(self) -> str:
+        """Today's name of the method; `method` is the one in the file."""
+        return current_name(self.method, self.settings)
+
     def predictor(self) -> Any:
         """Return the model of a client without samples; None if there is no such model."""
         return self.make({}).shared_predictor(self.shared)
 
     def make(self, changes: Mapping[str, Any]) -> Method[Any]:
         """Return the method, with some of its parameters changed."""
-        return create_method(self.method, {**self.settings, **changes})
+        return create_method(self.name, {**self.settings, **changes})

@@ -1,118 +1,56 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
-import numpy as np
-
-from fedgram.core.gcv import Ridge, resolved
+from fedgram.core.gcv import Ridge
 from fedgram.features.lift import Lift
-from fedgram.federation.client import Client
-from fedgram.federation.protocol import Federation
-from fedgram.federation.shared import Tuned, unwrap
-from fedgram.federation.step import step
-from fedgram.methods._closed_form import ClosedForm
-from fedgram.methods._tuning import select_best
-from fedgram.models.adjusted import Blend
-from fedgram.models.linear import Linear, Predictor, require_lift
-from fedgram.selection.correct_counts import CorrectCounts
-from fedgram.selection.leave_one_out import BALANCES, STRENGTHS, LeaveOneOut, correct
-from fedgram.selection.normal_equations import NormalEquations
+from fedgram.methods._dual_stream import DualStream
+
+_NARROW = 64  # width of the lifts in quick checks
 
 
 @dataclass(frozen=True, kw_only=True)
-class APFL(ClosedForm[Linear | Tuned]):
+class APFL(DualStream):
     """APFL, Analytic Personalized FL (Fan et al., arXiv 2508.10732): dual-stream least squares.
 
-    The primary stream, shared by all clients, is the ridge regression of the summed statistics
-    (eqs. 3 to 10; as in `afl` the sum is solved directly, with one ridge whatever the number of
-    clients). The refinement stream, one per client, fits the residual of the primary stream (eqs.
-    11 to 13). Prediction adds the two (eq. 14). The bodies of the equations are derived from the
-    paper's text. Adaptive Personalized FL (Deng et al., 2020) has the same acronym and is another
-    method.
+    Each stream has a random projection and an activation of its own (eqs. 3 and 11). The primary
+    stream, shared by all clients, is the ridge regression of the summed statistics (eqs. 4 to 10;
+    as in `afl` the sum is solved directly, with one ridge whatever the number of clients). The
+    refinement stream, one per client, fits the residual of the primary stream (eqs. 12 and 13).
+    Prediction adds the two (eq. 14). The bodies of the equations are derived from the paper's text.
+    `apfl-linear` is the same without projections, which is often better on features of a strong
+    backbone: compare the two. Adaptive Personalized FL (Deng et al., 2020) has the same acronym and
+    is another method.
 
-    Exchanges: the sum of `afl`; with "auto" settings also counts of correct leave-one-out
-    predictions.
+    Exchanges: the sum of `afl` on lifted features; with "auto" settings also counts of correct
+    leave-one-out predictions.
 
     Parameters
     ----------
     ridge
-        Ridge of the primary stream (beta in the paper): weight of the head's squared norm, for
-        features of unit size; 0 is plain least squares. "auto" selects the smallest ridge with
-        nearly the smallest generalized cross-validation error, which the sum alone determines.
-    refinement_ridge
-        Ridge of the client's refinement stream (gamma in the paper), >= 0. "auto" selects it from
-        10, 30, ..., 30,000 by leave-one-out accuracy over all clients, each sample left out of both
-        streams; clients answer with counts of correct predictions.
-    balance
-        Weight of the refinement stream in the prediction (lambda in the paper); 0 is the shared
-        head alone. "auto" selects it by leave-one-out accuracy, together with refinement_ridge if
-        that is "auto" too.
-    corrected
-        Used if refinement_ridge or balance is "auto". true: leave-one-out is exact in both streams;
-        clients receive the total. false: clients receive the head only and samples are left out of
-        the refinement stream only, which favors the primary stream, the more the fewer samples
-        there are.
+        Ridge of the primary stream (beta in the paper; 0.01 to 1 there, for features of another
+        size): weight of the head's squared norm, for features of unit size; 0 is plain least
+        squares. "auto" selects the smallest ridge with nearly the smallest generalized
+        cross-validation error, which the sum alone determines.
     primary
-        Lift of the primary stream: random projection and activation; width 0 for no lift.
+        Lift of the primary stream: random projection and activation; width 0 for no lift. The width
+        of 1,024 follows from the communication that the paper reports.
     refinement
-        Lift of the refinement stream: random projection and activation; width 0 for no lift.
+        Lift of the refinement stream, with another projection; width 0 for no lift.
     """
 
-    ridge: Ridge = 100.0
-    refinement_ridge: float | Literal["auto"] = 300.0
-    balance: float | Literal["auto"] = 0.5
-    corrected: bool = True
-    primary: Lift = Lift()
-    refinement: Lift = Lift(seed=1)
+    ridge: Ridge = "auto"
+    refinement_ridge: float | Literal["auto"] = "auto"
+    balance: float | Literal["auto"] = "auto"
+    primary: Lift = Lift(width=1024)
+    refinement: Lift = Lift(width=1024, seed=1)
 
-    def shared_lift(self) -> Lift:
-        return self.primary
+    def shortened(self, *, search: bool = True) -> Self:
+        """Return the same with narrow lifts."""
+        del search
+        return replace(self, primary=_narrow(self.primary), refinement=_narrow(self.refinement))
 
-    @step
-    def left_out(self, client: Client, shared: NormalEquations | Linear) -> CorrectCounts:
-        samples = client.samples
-        own = LeaveOneOut.of(samples, shared, self.primary, in_total=client.in_total)
-        features = self.refinement(samples.features)
-        refined = own.fit_residual(features.values)
-        columns = []
-        for ridge in self._ridges:
-            second = refined(ridge / features.space.unit**2)
-            columns += [correct(own.shared() + b * second, own.codes) for b in self._balances]
-        return CorrectCounts.of(np.stack(columns, axis=1))
 
-    def fit(self, federation: Federation) -> Iterator[Linear | Tuned]:
-        total = federation.sum(self.statistics)
-        if not self._chooses:
-            yield Linear.of(total, ridge=self.ridge, lift=self.primary)
-            return
-        require_lift(total.space, self.primary)
-        equations = NormalEquations(total=total, ridge=resolved(self.ridge, total))
-        head = equations.linear(self.primary)
-        correct_counts = federation.sum(self.left_out, equations if self.corrected else head)
-        tried = [
-            {"refinement_ridge": ridge, "balance": balance}
-            for ridge, balance in product(self._ridges, self._balances)
-        ]
-        yield select_best(correct_counts, tried, head)
-
-    def personalize(self, client: Client, shared: Any) -> Predictor:
-        head, setting = unwrap(shared, refinement_ridge=self.refinement_ridge, balance=self.balance)
-        own = head.fit_residual(
-            client.samples, ridge=setting["refinement_ridge"], lift=self.refinement
-        )
-        return Blend(first=head, second=own, balance=setting["balance"])  # eq. 14
-
-    @property
-    def _chooses(self) -> bool:
-        return "auto" in (self.refinement_ridge, self.balance)
-
-    @property
-    def _ridges(self) -> Sequence[float]:
-        return STRENGTHS if self.refinement_ridge == "auto" else (self.refinement_ridge,)
-
-    @property
-    def _balances(self) -> Sequence[float]:
-        return BALANCES if self.balance == "auto" else (self.balance,)
+def _narrow(lift: Lift) -> Lift:
+    return replace(lift, width=min(lift.width, _NARROW))

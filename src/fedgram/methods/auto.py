@@ -67,13 +67,13 @@ class Auto(ClosedForm[Tuned]):
     """The default: a log-linear pool of softmax and squared-loss heads with each client's prior.
 
     One sum of statistics gives the squared-loss models: the ridge head of `afl`, `lda`, `fed3r`,
-    `fedhip`, `apfl` (with a balance of 1 it is `closed-ditto`), a personal intercept, and the head
-    of a client's own samples alone (`local`). A few sums of residuals give the softmax head of
-    `logistic`. Clients compute the likelihood of their left-out samples under each model; the
-    server adds these up, selects the likeliest model of each kind, and pools them with the class
-    prior: a weighted sum of scores, with the weights that maximize the likelihood of left-out
-    samples. At least one part of the pool is shared. No validation samples are needed, and test
-    samples are never used.
+    `fedhip`, `apfl-linear` (with a balance of 1 it is `closed-ditto`; also with a lift of its
+    shared stream), a personal intercept, and the head of a client's own samples alone (`local`). A
+    few sums of residuals give the softmax head of `logistic`. Clients compute the likelihood of
+    their left-out samples under each model; the server adds these up, selects the likeliest model
+    of each kind, and pools them with the class prior: a weighted sum of scores, with the weights
+    that maximize the likelihood of left-out samples. At least one part of the pool is shared. No
+    validation samples are needed, and test samples are never used.
 
     Exchanges: the sum of `afl`, for narrow features also that of lifted ones; the residual sums of
     `logistic`; log-losses of left-out samples.

@@ -25,8 +25,8 @@ class ClosedDitto(ClosedForm[Linear | Tuned]):
     """Ditto's objective (Li et al., ICML 2021) on squared loss, in closed form.
 
     The shared head M is that of `afl`. A client's head minimizes its squared error plus ``strength
-    |W - M|^2``, that is ``(G_k + strength I)^-1 (b_k + strength M)``. It equals `apfl` without
-    lifts and with a balance of 1.
+    |W - M|^2``, that is ``(G_k + strength I)^-1 (b_k + strength M)``. It equals `apfl-linear`
+    with a balance of 1.
 
     Exchanges: the sum of `afl`; with strength "auto" also counts of correct leave-one-out
     predictions.

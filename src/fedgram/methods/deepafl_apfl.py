@@ -2,15 +2,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedgram.methods._dual_stream import DualStream
 from fedgram.methods._residual_blocks import StackedMethod
-from fedgram.methods.apfl import APFL
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeepAFLAPFL(StackedMethod):
-    """Analytic Personalized FL (`apfl`) on the deep features of `deepafl`.
+    """Analytic Personalized FL on the deep features of `deepafl`: two linear streams.
 
-    Exchanges: the sums of `deepafl`, then those of `apfl` on deep features.
+    By default the streams are those of `apfl-linear`, as deep features are lifted already; `top`
+    may give them lifts as in `apfl`.
+
+    Exchanges: the sums of `deepafl`, then those of `apfl-linear` on deep features.
     """
 
-    top: APFL = APFL()
+    top: DualStream = DualStream()

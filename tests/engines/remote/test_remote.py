@@ -15,7 +15,8 @@ BLOCKS = {"blocks": 2, "width": 16}
 CLOSED = {
     "afl": {},
     "fedhip": {},
-    "apfl": {},
+    "apfl": {"primary": {"width": 24}, "refinement": {"width": 24}},
+    "apfl-linear": {},
     "fed3r": {},
     "fedcgs": {},
     "fedcof": {},
@@ -76,7 +77,14 @@ def test_the_search_for_a_rate_is_the_same(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["afl", "fedhip", "apfl", "fedacnnl", "fedavg", pytest.param("auto", marks=pytest.mark.wide)],
+    [
+        "afl",
+        "fedhip",
+        "apfl-linear",
+        "fedacnnl",
+        "fedavg",
+        pytest.param("auto", marks=pytest.mark.wide),
+    ],
 )
 def test_secure_sums_are_the_same_too(tmp_path, name):
     short = {"fedavg": {"rounds": 2, "epochs": 1, "rate": 0.1}, "fedacnnl": LAYERS}

@@ -136,13 +136,13 @@ def test_rounds_of_training_go_on_without_the_one_that_fails(tmp_path, name):
 
 def test_a_site_that_falls_silent_after_its_upload_is_in_the_model(tmp_path):
     fault = at(101, "score deliver", lambda request, answer: None)
-    out, config, _, _ = served(tmp_path, "apfl", fault=fault, rules=MOST)
+    out, config, _, _ = served(tmp_path, "apfl-linear", fault=fault, rules=MOST)
     everybody = ["c0", "c1", "c2", "c3"]
-    written = (out / "apfl" / "shared.safetensors").read_bytes()
-    assert written == shared_bytes(config, "apfl", everybody, tmp_path / "expected")
-    told = [text for client, text in notes(out, "apfl") if client == "c1"]
+    written = (out / "apfl-linear" / "shared.safetensors").read_bytes()
+    assert written == shared_bytes(config, "apfl-linear", everybody, tmp_path / "expected")
+    told = [text for client, text in notes(out, "apfl-linear") if client == "c1"]
     assert told.count("left out: no answer in time") == 2  # in scoring, and in delivery
-    assert done(out, "apfl")["clients"] == 3
+    assert done(out, "apfl-linear")["clients"] == 3
 
 
 def test_a_slow_site_is_waited_for_where_all_must_answer(tmp_path):
@@ -170,7 +170,7 @@ def test_an_exchange_ends_soon_where_enough_have_answered(tmp_path):
 
 
 def test_a_site_that_comes_back_as_another_node_is_asked_again(tmp_path):
-    folder, config = federation(tmp_path, "apfl", rules={"timeout": 30})
+    folder, config = federation(tmp_path, "apfl-linear", rules={"timeout": 30})
     carrier = StandIn(offices(config, tmp_path / "sites"))
 
     def moves(asked, request, answer):
@@ -181,12 +181,14 @@ def test_a_site_that_comes_back_as_another_node_is_asked_again(tmp_path):
 
     carrier.fault = moves
     out = run_federation(carrier, folder, print)
-    assert ("c1", "reconnected as another node; asked again") in notes(out, "apfl")
-    assert done(out, "apfl")["shared_digest"] == in_process(config, "apfl").shared_digest
+    assert ("c1", "reconnected as another node; asked again") in notes(out, "apfl-linear")
+    assert (
+        done(out, "apfl-linear")["shared_digest"] == in_process(config, "apfl-linear").shared_digest
+    )
 
 
 def test_a_site_that_is_back_before_it_is_missed_has_to_wait_and_gets_in(tmp_path):
-    folder, config = federation(tmp_path, "apfl", rules={"timeout": 90})
+    folder, config = federation(tmp_path, "apfl-linear", rules={"timeout": 90})
 
     class Late(StandIn):
         """Takes a while to see that a node is gone, as Flower does."""
@@ -198,9 +200,13 @@ def test_a_site_that_is_back_before_it_is_missed_has_to_wait_and_gets_in(tmp_pat
     carrier.offices[201] = carrier.offices[101]
     carrier.fault = at(101, "step", lambda request, answer: None)
     out = run_federation(carrier, folder, print)
-    assert any(c == "node 201" and "connected already" in text for c, text in notes(out, "apfl"))
-    assert ("c1", "connected, as node 201") in notes(out, "apfl")
-    assert done(out, "apfl")["shared_digest"] == in_process(config, "apfl").shared_digest
+    assert any(
+        c == "node 201" and "connected already" in text for c, text in notes(out, "apfl-linear")
+    )
+    assert ("c1", "connected, as node 201") in notes(out, "apfl-linear")
+    assert (
+        done(out, "apfl-linear")["shared_digest"] == in_process(config, "apfl-linear").shared_digest
+    )
 
 
 def test_a_crash_that_passes_is_no_loss_and_nothing_counts_twice(tmp_path):

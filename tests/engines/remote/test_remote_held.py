@@ -16,7 +16,7 @@ CHOOSING = {
     "prior": {},
     "closed-ditto": {},
     "fedhip": {"alpha": "auto"},
-    "apfl": {"refinement_ridge": "auto", "balance": "auto"},
+    "apfl-linear": {"refinement_ridge": "auto", "balance": "auto"},
 }
 
 

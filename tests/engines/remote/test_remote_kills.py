@@ -21,7 +21,7 @@ pytestmark = [
 ]
 SHORT = {"rounds": 2, "epochs": 1, "rate": 0.1}
 CASES = {
-    "apfl": {},
+    "apfl-linear": {},
     "fedhip": {},
     "fedavg": {"method": {"fedavg": SHORT}},
     "ditto": {"method": {"ditto": SHORT}},
@@ -29,7 +29,7 @@ CASES = {
     "auto": {"method": {"auto": {"exchanges": 1, "effort": "low"}}},
     "afl": {"engine": {"secure": True}},
 }
-USUAL = ("apfl", "fedavg", "logistic", "auto", "afl")  # one of each way to go on
+USUAL = ("apfl-linear", "fedavg", "logistic", "auto", "afl")  # one of each way to go on
 SOME = [n if n in ("afl", "fedavg") else pytest.param(n, marks=pytest.mark.wide) for n in USUAL]
 MANY = 20  # kills of each, where faults are asked for
 

@@ -274,6 +274,13 @@ def test_whatever_determines_a_run_is_in_its_digest():
     assert needed(cells(read(base), changed))[0].digest != run.digest
 
 
+def test_runs_of_apfl_linear_go_by_the_name_they_had_first():
+    """A study of an earlier version, whose `apfl` had no lifts, does not run them again."""
+    (linear,) = runs_of(read({"table": {"methods": ["apfl-linear"], "seeds": [0]}}))
+    (lifted,) = runs_of(read({"table": {"methods": ["apfl"], "seeds": [0]}}))
+    assert linear.digest == "150fadb1578c1373" != lifted.digest
+
+
 def test_data_are_known_by_their_bytes_not_by_their_file(tmp_path, clusters):
     data = clusters()
     for name, x in (

@@ -29,6 +29,7 @@ from fedgram.federation.method import Method
 
 DIGITS = 16
 LONGEST_SLUG = 100
+NAMES_IN_DIGESTS = {"apfl-linear": "apfl"}  # parameters distinguish the two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,5 +266,5 @@ def _nested(path: list[str], value: Any) -> dict[str, Any]:
 def _identity(method: str) -> str:
     """Return a method's name, or the content of the user's own file."""
     if not method.endswith(".py"):
-        return method
+        return NAMES_IN_DIGESTS.get(method, method)
     return f"sha256 {hashlib.sha256(Path(method).read_bytes()).hexdigest()}"
