@@ -75,6 +75,10 @@ class Browser:
         """Load a page and wait until it is there."""
         self.events.clear()
         self.ask("Page.navigate", url=address)
+        self.wait_for_load()
+
+    def wait_for_load(self):
+        """Wait until a page is there: the one to open, or one that loads itself again."""
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._receive()
         self.run("new Promise(done => setTimeout(done, 50))")  # what comes late comes now

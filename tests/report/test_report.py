@@ -3,17 +3,19 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 from html.parser import HTMLParser
 from statistics import stdev
 
 import pytest
 from click.testing import CliRunner
-from report_support import DATA, write_run
+from report_support import DATA, write_lines, write_run
 
 from fedgram.cli import main
 from fedgram.errors import DataError
 from fedgram.experiments.config import read as read_config
 from fedgram.experiments.reader import read_runs
+from fedgram.experiments.run_record import TunedSettings
 from fedgram.experiments.seeds import chosen_at, mean_and_std, mean_curve
 from fedgram.report.groups import comparisons
 from fedgram.report.page import page
@@ -280,7 +282,7 @@ def test_clients_are_those_of_the_chosen_round(tmp_path):
 
 def test_all_four_costs_are_drawn_where_there_are_rounds_and_none_in_vain(rounds, tmp_path):
     drawn = re.findall(r'aria-label="(Accuracy against \w+)', page(rounds))
-    assert drawn == [
+    assert list(dict.fromkeys(drawn)) == [  # each in two sizes
         f"Accuracy against {x}" for x in ["rounds", "time", "computation", "communication"]
     ]
     write_run(tmp_path / "solved" / "afl")
@@ -288,6 +290,83 @@ def test_all_four_costs_are_drawn_where_there_are_rounds_and_none_in_vain(rounds
         r'aria-label="(Accuracy against \w+)', page(read_runs([tmp_path / "solved"]))
     )
     assert "Accuracy against rounds" not in drawn
+
+
+def with_scorings(folder, asked):
+    """Write exchanges as a run does: this many before each scored round, and the scoring."""
+    one = {"clients": 2, "bytes_up": 1, "bytes_down": 1, "seconds": 0.1}
+    steps = []
+    for number in asked:
+        steps += [{"step": "update", "phase": "train", **one}] * number
+        steps.append({"step": "ScoreTask", "phase": "score", **one})
+    steps.append({"step": "deliver", "phase": "deliver", **one})
+    write_lines(folder / "exchanges.jsonl", steps)
+
+
+def test_exchanges_are_counted_up_to_each_scored_round(tmp_path):
+    scored = [(1, 0.2, None), (2, 0.6, None), (5, 0.9, None)]
+    folder = write_run(tmp_path / "fedavg", "fedavg", rounds=scored)
+    with_scorings(folder, [7, 1, 3])
+    with_scorings(write_run(tmp_path / "afl", "afl"), [1])
+    content = page(read_runs([tmp_path]))
+    rows = {row["method"]: row for row in table(content)}
+    assert (rows["fedavg"]["exchanges"], rows["afl"]["exchanges"]) == ("11", "1")
+    runs = [run for run in read_runs([tmp_path]) if run.method == "fedavg"]
+    assert [(x, y) for x, y, _ in mean_curve(runs, "exchanges")] == [(7, 0.2), (8, 0.6), (11, 0.9)]
+    assert "Accuracy against exchanges" in content
+
+
+def test_exchanges_that_cannot_be_told_apart_by_round_are_not_guessed(tmp_path):
+    folder = write_run(tmp_path / "fedavg", "fedavg", rounds=[(1, 0.2, None), (2, 0.6, None)])
+    with_scorings(folder, [7])
+    assert mean_curve(read_runs([tmp_path]), "exchanges") == []
+    assert "Accuracy against exchanges" not in page(read_runs([tmp_path]))
+
+
+def test_notes_name_the_seeds_and_the_accuracy_that_is_drawn(tmp_path):
+    for seed in (3, 5):
+        write_run(tmp_path / f"l{seed}", "local", seed=seed)
+        write_run(tmp_path / f"a{seed}", "afl", seed=seed, parameters={"lift": {"seed": 1}})
+    notes = " ".join(opened(page(read_runs([tmp_path]))).text)
+    assert "over 2 runs with different seeds (data.seed and engine.seed 3, 5)" in notes
+    assert "Drawn: mean over clients of the accuracy on their own test samples" in notes
+    alone = " ".join(opened(page(read_runs([tmp_path / "a3"]))).text)
+    assert "One run for each method (data.seed 3)" in alone
+
+
+def test_what_was_pooled_is_shown_with_its_weight_in_every_run(tmp_path):
+    pools = ({"softmax head": 1.25, "class prior": 0.5}, {"LDA": 3.0, "class prior": 0.25})
+    for seed, pool in enumerate(pools):
+        folder = write_run(tmp_path / str(seed), "auto", seed=seed)
+        tuned = {
+            "settings": {},
+            "description": "a pool",
+            "left_out_accuracy": {"LDA alone": 0.75},
+            "notes": {"pool": pool},
+        }
+        path = folder / "scores.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines[-1]["summary"]["tuned"] = tuned
+        write_lines(path, lines)
+    content = page(read_runs([tmp_path]))
+    assert [
+        ["auto pooled", "weight, seed 0", "weight, seed 1"],
+        ["softmax head", "1.25", "-"],
+        ["class prior", "0.5", "0.25"],
+        ["LDA", "-", "3 (75.0)"],
+    ] in opened(content).tables
+
+
+def test_records_before_names_of_parts_have_their_family_and_settings():
+    tuned = TunedSettings(
+        settings={"parts": [{"family": "lda", "shrinkage": 0.03, "weight": 2.0}], "prior": 0.5},
+        description="",
+        left_out_accuracy={},
+        notes={},
+    )
+    assert tuned.pool == {"lda (shrinkage 0.03)": 2.0, "class prior": 0.5}
+    assert replace(tuned, settings={"alpha": 3.0}).pool == {}
+    assert replace(tuned, settings={"parts": [3, {"weight": "x"}]}).pool == {}
 
 
 def test_a_record_without_what_came_later_is_reported(tmp_path):

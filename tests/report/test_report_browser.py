@@ -11,6 +11,7 @@ pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="needs Chromium: apt-get install chromium"
 )
 HOSTILE = "<script>alert(1)</script><img src=http://x.invalid/a onerror=alert(2)>"
+SHOWN = "[...document.querySelectorAll('svg.fg')].filter(s => s.getClientRects().length)"
 CLIENTS = {"c0": 0.5, "c1": 0.75, HOSTILE: 1.0}
 
 
@@ -51,7 +52,7 @@ def test_a_page_that_asks_and_complains_is_caught(browser, tmp_path):
 
 def test_charts_and_tables_are_drawn(browser, report):
     browser.open(report.as_uri())
-    heights = browser.run("[...document.querySelectorAll('svg')].map(s => s.clientHeight)")
+    heights = browser.run(f"{SHOWN}.map(s => s.clientHeight)")
     assert len(heights) >= 5
     assert min(heights) > 100
     marks = browser.run("document.querySelectorAll('svg .mark, svg .cloud').length")
@@ -73,7 +74,7 @@ def test_words_stand_out_from_the_paper(browser, report, scheme):
     )
     browser.open(report.as_uri())
     found = browser.run(
-        """[...document.querySelectorAll('svg')].map(s => [
+        """[...document.querySelectorAll('svg.fg')].map(s => [
             getComputedStyle(s.querySelector('.paper')).fill,
             ...[...s.querySelectorAll('text')].map(t => getComputedStyle(t).fill)])"""
     )
@@ -95,14 +96,209 @@ def test_the_page_is_as_wide_as_the_screen(browser, report, width):
     assert browser.run("document.documentElement.scrollWidth") <= width
 
 
+def at_width(browser, width, *, mobile=False):
+    browser.ask(
+        "Emulation.setDeviceMetricsOverride",
+        width=width,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=mobile,
+    )
+
+
+def test_no_table_is_cut_on_a_usual_screen(browser, report):
+    at_width(browser, 1280)
+    browser.open(report.as_uri())
+    browser.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+    cut = browser.run(
+        """[...document.querySelectorAll('.wide')].filter(w => w.scrollWidth > w.clientWidth)
+            .map(w => w.textContent.slice(0, 60))"""
+    )
+    assert cut == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_words_in_charts_are_large_enough_and_do_not_touch(browser, report, width):
+    at_width(browser, width, mobile=width == 390)
+    browser.open(report.as_uri())
+    small, touching = browser.run(
+        f"""(() => {{
+            const small = [], touching = [];
+            for (const svg of {SHOWN}.filter(s => !s.closest('.wide'))) {{
+                const scale = svg.getScreenCTM().a;
+                for (const text of svg.querySelectorAll('text')) {{
+                    const size = scale * parseFloat(getComputedStyle(text).fontSize);
+                    if (size < 10.5) small.push([size, text.textContent]);
+                }}
+                const ticks = [...svg.querySelectorAll('.xticks text')].map(
+                    t => t.getBoundingClientRect());
+                ticks.forEach((tick, k) => {{
+                    if (k && tick.left < ticks[k - 1].right + 2) touching.push(k);
+                }});
+            }}
+            return [small, touching];
+        }})()"""
+    )
+    assert small == []
+    assert touching == []
+
+
+def test_names_of_charts_stay_within_them_on_a_telephone(browser, report):
+    at_width(browser, 390, mobile=True)
+    browser.open(report.as_uri())
+    outside = browser.run(
+        f"""{SHOWN}.flatMap(svg => {{
+            const box = svg.getBoundingClientRect();
+            return [...svg.querySelectorAll('text')].filter(t => {{
+                const text = t.getBoundingClientRect();
+                return text.left < box.left - 1 || text.right > box.right + 1;
+            }}).map(t => t.textContent);
+        }})"""
+    )
+    assert outside == []
+
+
 def test_a_click_on_a_header_sorts_a_table_and_another_turns_it_around(browser, report):
     browser.open(report.as_uri())
     first = "document.querySelector('table.headline').tBodies[0].rows[0].cells[0].textContent"
-    click = "document.querySelector('table.headline th:nth-child(2) button').click()"
-    browser.run(click)
+    sort = "document.querySelector('table.headline th:nth-child(2)')"
+    browser.run(f"{sort}.querySelector('button').click()")
     assert browser.run(first) == "afl"
-    browser.run(click)
+    assert browser.run(f"{sort}.getAttribute('aria-sort')") == "descending"
+    browser.run(f"{sort}.querySelector('button').click()")
     assert browser.run(first) == "local"
+    assert browser.run(f"{sort}.getAttribute('aria-sort')") == "ascending"
+    assert browser.complaints() == []
+
+
+def key(browser, name, code):
+    for kind in ("keyDown", "keyUp"):
+        text = {"text": "\r"} if name == "Enter" and kind == "keyDown" else {}
+        browser.ask(
+            "Input.dispatchKeyEvent", type=kind, key=name, windowsVirtualKeyCode=code, **text
+        )
+
+
+def test_every_control_is_reached_and_used_with_the_keyboard_alone(browser, report):
+    at_width(browser, 1280)
+    browser.open(report.as_uri())
+    wanted = browser.run("document.querySelectorAll('button, input, summary, a[href]').length")
+    reached = set()
+    for _ in range(4 * wanted):
+        key(browser, "Tab", 9)
+        place = browser.run(
+            """[...document.querySelectorAll('button, input, summary, a[href]')]
+                .indexOf(document.activeElement)"""
+        )
+        if place in reached and place >= 0:
+            break
+        reached.add(place)
+        if browser.run("document.activeElement.textContent") == "client mean":
+            key(browser, "Enter", 13)
+            sorted_ = "document.activeElement.closest('th').getAttribute('aria-sort')"
+            assert browser.run(sorted_) == "descending"
+    hidden = browser.run(
+        """[...document.querySelectorAll('button, input, summary, a[href]')]
+            .filter(one => !one.checkVisibility()).length"""
+    )  # of tables that are folded
+    assert len(reached - {-1}) == wanted - hidden
+
+
+def test_a_box_hides_a_method_in_tables_and_charts(browser, report):
+    browser.open(report.as_uri())
+    shown = """[...document.querySelectorAll('[data-row="1"]')].filter(
+        one => getComputedStyle(one).display !== 'none').length"""
+    before = browser.run(shown)
+    assert before > 5
+    browser.run("document.querySelectorAll('.filter input')[1].click()")
+    assert browser.run(shown) == 0
+    others = """[...document.querySelectorAll('table.headline tbody tr')].map(
+        row => getComputedStyle(row).display)"""
+    assert browser.run(others) == ["table-row", "none"]
+    browser.run("document.querySelectorAll('.filter input')[1].click()")
+    assert browser.run(shown) == before
+    assert browser.complaints() == []
+
+
+ZOOMED = "[...document.querySelectorAll('figure')].find(f => f.querySelector('.zoom'))"
+TICKS = f"[...{ZOOMED}.querySelectorAll('.at-wide .yticks text')].map(t => +t.textContent)"
+
+
+def test_a_plot_is_zoomed_and_shown_as_it_was_drawn(browser, report):
+    at_width(browser, 1280)
+    browser.open(report.as_uri())
+    before = browser.run(TICKS)
+    for press in (0, 0):
+        browser.run(f"{ZOOMED}.querySelectorAll('.zoom button')[{press}].click()")
+    near = browser.run(TICKS)
+    assert max(near) - min(near) < (max(before) - min(before)) / 2
+    assert min(before) <= min(near) < max(near) <= max(before)
+    browser.run(f"{ZOOMED}.querySelectorAll('.zoom button')[2].click()")
+    assert browser.run(TICKS) == before
+    assert browser.complaints() == []
+
+
+def test_a_mark_lies_at_its_value_when_zoomed(browser, report):
+    """The tick of a value and the mark of that value keep the same height."""
+    at_width(browser, 1280)
+    browser.open(report.as_uri())
+    script = f"""(() => {{
+        const figure = {ZOOMED}, svg = figure.querySelector('.at-wide svg');
+        const told = [...svg.querySelectorAll('.plot g > title')].map(t => t.parentNode);
+        const [low, high] = svg.dataset.y.split(' ').map(Number);
+        figure.querySelectorAll('.zoom button')[0].click();
+        const ticks = [...svg.querySelectorAll('.yticks text')].map(
+            t => [+t.textContent, +t.getAttribute('y') - 4]);
+        return told.map(g => {{
+            const shape = g.firstChild, at = shape.dataset.at;
+            const value = +g.querySelector('title').textContent.split(' ')[1];
+            const y = at ? +at.split(' ')[1] : +shape.getAttribute('cy');
+            const moved = shape.transform.baseVal.consolidate().matrix.f;
+            const [[a, ya], [b, yb]] = [ticks[0], ticks.at(-1)];
+            return [y + moved, ya + (value - a) / (b - a) * (yb - ya)];
+        }});
+    }})()"""
+    places = browser.run(script)
+    assert places
+    for drawn, wanted in places:
+        assert drawn == pytest.approx(wanted, abs=0.2)
+
+
+def test_a_pointer_selects_a_part_of_a_plot(browser, report):
+    at_width(browser, 1280)
+    browser.open(report.as_uri())
+    browser.run(f"{ZOOMED}.scrollIntoView({{block: 'center'}})")
+    x, y, width, height = browser.run(
+        f"""(() => {{ const r = {ZOOMED}.querySelector('.at-wide .plot').getBoundingClientRect();
+            return [r.x, r.y, r.width, r.height]; }})()"""
+    )
+    before = browser.run(TICKS)
+    for kind, share in (("mousePressed", 0.3), ("mouseMoved", 0.6), ("mouseReleased", 0.6)):
+        place = {"x": x + share * width, "y": y + share * height}
+        browser.ask("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+    near = browser.run(TICKS)
+    assert max(near) - min(near) < max(before) - min(before)
+    assert browser.complaints() == []
+
+
+def test_a_watched_page_is_loaded_again_as_it_was_left(browser, report, tmp_path):
+    path = tmp_path / "watched.html"
+    runs = read_runs([report.parent])
+    capture = "window.setInterval = (what) => { window.again = what; }"  # no test waits
+    added = browser.ask("Page.addScriptToEvaluateOnNewDocument", source=capture)["identifier"]
+    path.write_text(page(runs, watched="1 of 4 runs"), encoding="utf-8")
+    browser.open(path.as_uri())
+    browser.run("document.querySelectorAll('.filter input')[1].click()")
+    browser.run("document.querySelector('details').open = true")
+    path.write_text(page(runs, watched="2 of 4 runs"), encoding="utf-8")
+    browser.events.clear()
+    browser.run("setTimeout(again, 50)")
+    browser.wait_for_load()
+    browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=added)
+    text = "document.querySelector('.watched').textContent"
+    assert browser.run(text) == "2 of 4 runs"
+    assert browser.run("document.querySelectorAll('.filter input')[1].checked") is False
+    assert browser.run("document.querySelector('details').open") is True
     assert browser.complaints() == []
 
 

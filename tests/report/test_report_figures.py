@@ -19,7 +19,7 @@ from fedgram.experiments.partition_summary import ClientCounts, PartitionSummary
 from fedgram.report.charts import palette
 from fedgram.report.charts.axes import Scale, axis_for, linear_ticks, log_ticks
 from fedgram.report.charts.clients import ClientPair, gains, spread_of_clients
-from fedgram.report.charts.curves import curves, sensitivity
+from fedgram.report.charts.curves import NARROW, curves, sensitivity
 from fedgram.report.charts.frame import ROW, dodged
 from fedgram.report.charts.partition import MOST_CLIENTS, partition
 from fedgram.report.markup import joined, number, tag, text
@@ -124,6 +124,53 @@ def test_names_keep_a_row_apart_and_stay_in_order(heights):
 # Curves
 
 
+def heights(picture):
+    """Return the accuracies at the ends of the y axis."""
+    low, high, *_ = parsed(picture).get("data-y").split()
+    return float(low), float(high)
+
+
+def test_early_rounds_do_not_squash_the_others_and_are_told_of():
+    rounds = [(r, min(0.9, 0.1 + 0.08 * r), 0.0) for r in range(1, 41)]
+    series = {"afl": [(1, 0.92, 0.0)], "fedavg": rounds}
+    picture = curves("t", series, axis="rounds")
+    low, high = heights(picture)
+    assert low > 0.6
+    assert high > 0.92
+    below = sum(mean < low for _, mean, _ in rounds)
+    assert f"{below} early points of fedavg below the axis" in texts(picture)
+    assert float(parsed(picture).get("data-low")) == rounds[0][1]
+
+
+def test_what_is_solved_at_once_and_the_end_of_a_curve_are_always_on_the_axis():
+    worse = {"a": [(1, 0.1, 0.0)], "b": [(r, 0.9, 0.0) for r in range(1, 20)]}
+    assert heights(curves("t", worse, axis="rounds"))[0] <= 0.1
+    falling = {"b": [(r, 0.9 - 0.04 * r, 0.0) for r in range(1, 21)]}
+    assert heights(curves("t", falling, axis="rounds"))[0] <= 0.1
+    few = {"b": [(1, 0.1, 0.0), (2, 0.9, 0.0), (3, 0.9, 0.0)]}
+    assert heights(curves("t", few, axis="rounds"))[0] <= 0.1
+
+
+def test_on_a_small_screen_names_are_below_the_plot():
+    series = {f"a longer method {k}": [(1, 0.5, 0)] for k in range(5)}
+    root = parsed(curves("t", series, axis="rounds", sheet=NARROW))
+    assert float(root.get("width")) <= 350
+    (plot,) = (e for e in root.iter(f"{SVG}svg") if e.get("class") == "plot")
+    bottom = float(plot.get("y")) + float(plot.get("height"))
+    names = [e for e in root.iter(f"{SVG}text") if (e.text or "").startswith("a longer")]
+    assert len(names) == 5
+    assert all(float(e.get("y")) > bottom for e in names)
+
+
+def test_the_accuracy_that_is_drawn_is_named():
+    assert "client mean accuracy, %" in texts(
+        curves("t", CURVES, axis="rounds", y_name="client mean accuracy, %")
+    )
+    pairs = [ClientPair(client="a", ours=0.9, alone=0.6, samples=10)]
+    shown = texts(gains("apfl", pairs))
+    assert {"accuracy with apfl, %", "accuracy of training alone, %"} <= set(shown)
+
+
 @pytest.mark.parametrize("axis", COST_AXES)
 def test_a_curve_lies_where_its_numbers_say(axis):
     picture = curves("t", {"a": [(10, 0.2, 0), (20, 0.4, 0), (30, 0.9, 0)]}, axis=axis)
@@ -207,7 +254,8 @@ def test_any_series_give_well_formed_figures_with_all_marks_inside(series, title
         width, height = float(root.get("width")), float(root.get("height"))
         for x, y in circles(picture) + circles(picture, "strip"):
             assert 0 <= x <= width
-            assert 0 <= y <= height
+            assert y >= 0
+            assert y <= height or root.get("data-low")  # below the axis, where it is cut off
 
 
 def test_figures_are_the_same_bytes_in_every_process():

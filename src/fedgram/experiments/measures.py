@@ -128,6 +128,7 @@ COSTS: Mapping[str, Quantity] = {
 }
 COST_AXES: Mapping[str, CostAxis] = {
     "rounds": CostAxis(short="rounds", label="rounds of communication", text=compact),
+    "exchanges": CostAxis(short="exchanges", label="exchanges with clients", text=compact),
     "seconds": CostAxis(short="time", label="computation, seconds", text=compact),
     "flops": CostAxis(short="computation", label="computation, FLOPs", text=quantity),
     "bytes": CostAxis(short="communication", label="communication per client, bytes", text=size),

@@ -104,6 +104,22 @@ class TunedSettings:
     left_out_accuracy: Mapping[str, float]
     notes: Plain
 
+    @property
+    def pool(self) -> Mapping[str, float]:
+        """The models that were pooled, with their weights; empty where nothing was pooled.
+
+        Records of earlier versions name the family of each model and its settings.
+        """
+        named = self.notes.get("pool")
+        if isinstance(named, Mapping):
+            return {str(name): float(w) for name, w in named.items() if _is_number(w)}
+        parts = self.settings.get("parts")
+        listed = parts if isinstance(parts, list) else []
+        tables = [part for part in listed if isinstance(part, Mapping)]
+        found = {_part_name(t): float(t["weight"]) for t in tables if _is_number(t.get("weight"))}
+        prior = self.settings.get("prior")
+        return found | ({"class prior": float(prior)} if found and _is_number(prior) else {})
+
     @classmethod
     def from_dict(cls, plain: Plain) -> TunedSettings:
         """Return the settings that `Tuned.to_dict` gave."""
@@ -113,6 +129,16 @@ class TunedSettings:
             left_out_accuracy={str(k): real(v) for k, v in plain["left_out_accuracy"].items()},
             notes=table(plain.get("notes") or {}),
         )
+
+
+def _part_name(part: Plain) -> str:
+    more = [f"{k} {v:g}" for k, v in part.items() if k != "weight" and _is_number(v)]
+    family = str(part.get("family", "model"))
+    return f"{family} ({', '.join(more)})" if more else family
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,6 +395,29 @@ class RunRecord:
     def summary(self) -> ScoreSummary:
         """The summary of the chosen round."""
         return self.chosen.summary
+
+    @cached_property
+    def _exchanges_until(self) -> Mapping[int, int]:
+        """Number of exchanges of training before each scored round; empty if it is not recorded.
+
+        Scorings are recorded in the order of the rounds, each after the exchanges before it.
+        """
+        counts, trained, scoring = [], 0, False
+        for exchange in self.exchanges:
+            if exchange.phase == "score" and not scoring:
+                counts.append(trained)
+            scoring = exchange.phase == "score"
+            trained += exchange.phase == "train"
+        numbers = [one.round for one in self.rounds]
+        known = len(counts) - len(numbers) in (0, 1)  # the last scoring may not have ended
+        return dict(zip(numbers, counts, strict=False)) if known else {}
+
+    def cost_at(self, one: RoundRecord, axis: str) -> float | None:
+        """Return a cost up to one of the rounds; None if it is not recorded."""
+        if axis == "exchanges":
+            found = self._exchanges_until.get(one.round)
+            return None if found is None else float(found)
+        return one.cost(axis)
 
     def step_totals(self) -> list[StepTotal]:
         """Return the exchanges step by step, in the order of the first of each."""

@@ -27,15 +27,15 @@ def mean_and_std(values: Iterable[float | None]) -> MeanAndStd | None:
 
 def mean_curve(runs: Sequence[RunRecord], axis: str) -> list[Point]:
     """Return cost, mean accuracy and deviation for every round that all runs have scored."""
-    by_round = [{one.round: one for one in run.rounds} for run in runs]
+    by_round = [{one.round: (run, one) for one in run.rounds} for run in runs]
     common = set.intersection(*map(set, by_round)) if by_round else set()
     if by_round and not common:  # scored at other times: one run stands for all
         by_round, common = by_round[:1], set(by_round[0])
     points: list[Point] = []
     for number in sorted(common):
         scored = [rounds[number] for rounds in by_round]
-        cost = mean_and_std(one.cost(axis) for one in scored)
-        accuracy = mean_and_std(one.summary.score("client_mean") for one in scored)
+        cost = mean_and_std(run.cost_at(one, axis) for run, one in scored)
+        accuracy = mean_and_std(one.summary.score("client_mean") for _, one in scored)
         if cost and accuracy:
             points.append((cost[0], accuracy[0], accuracy[1] or 0.0))
     return points
@@ -43,5 +43,5 @@ def mean_curve(runs: Sequence[RunRecord], axis: str) -> list[Point]:
 
 def chosen_at(runs: Iterable[RunRecord], axis: str) -> float | None:
     """Return the mean cost up to the chosen round."""
-    found = mean_and_std(run.chosen.cost(axis) for run in runs)
+    found = mean_and_std(run.cost_at(run.chosen, axis) for run in runs)
     return found[0] if found else None

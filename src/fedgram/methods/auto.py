@@ -219,7 +219,12 @@ class Auto(ClosedForm[Tuned]):
             setting=_setting(used, prior),
             description=self._sentence(used, prior, pseudo_count, found),
             left_out_accuracy=shares,
-            notes={**fit.notes(), "log_loss": found.sums.mean_loss, "judges": judges or "all"},
+            notes={
+                **fit.notes(),
+                "log_loss": found.sums.mean_loss,
+                "judges": judges or "all",
+                "pool": self._weights(used, prior),
+            },
         )
 
     def _pooled(
@@ -336,6 +341,11 @@ class Auto(ClosedForm[Tuned]):
         if self.classes_alike:
             words = f"equal class frequencies x {prior:.2g}"
         return sentence(used, words if prior else "", found, alike=self.classes_alike)
+
+    def _weights(self, used: Sequence[tuple[Part, float]], prior: float) -> dict[str, float]:
+        """Return the weight of each part of the pool, by its name."""
+        term = "equal class frequencies" if self.classes_alike else "class prior"
+        return {part.words: weight for part, weight in used} | ({term: prior} if prior else {})
 
     def _sample_weights(self, codes: Integers, counts: Floats) -> Integers:
         return repeats(counts)[codes] if self.classes_alike else np.ones(len(codes), np.int64)

@@ -133,6 +133,33 @@ def seeds(run: RunRecord) -> dict[str, Any]:
     return {key: value for key, value in flat(tables).items() if _is_seed(key)}
 
 
+def varied_seeds(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
+    """Return the seeds that all runs have and that differ: by name, a value for each run."""
+    found = [seeds(run) for run in runs]
+    names = [name for name in found[0] if all(name in one for one in found)]
+    values = {name: [one[name] for one in found] for name in names}
+    return {name: some for name, some in values.items() if len({*map(str, some)}) > 1}
+
+
+def named_seeds(runs: Sequence[RunRecord]) -> str:
+    """Return the seeds of runs in words: those that differ, or that of the partition.
+
+    Examples
+    --------
+    >>> run = RunRecord(folder=None, method="afl", parameters={}, versions={}, rounds=(),
+    ...                 config={"data": {"seed": 3}})
+    >>> named_seeds([run])
+    'data.seed 3'
+    """
+    together: dict[str, list[str]] = {}
+    for name, values in varied_seeds(runs).items():
+        shown = ", ".join(dict.fromkeys(map(str, values)))
+        together.setdefault(shown, []).append(name)
+    if not together:
+        return f"data.seed {data_seed(runs[0])}"
+    return "; ".join(f"{' and '.join(names)} {shown}" for shown, names in together.items())
+
+
 def data_seed(run: RunRecord) -> Any:
     """Return the seed of the partition."""
     return run.table("data").get(SEED, 0)

@@ -10,28 +10,36 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.errors import DataError
-from fedgram.experiments.measures import ACCURACIES, COST_AXES
+from fedgram.experiments.measures import ACCURACIES
 from fedgram.experiments.partition_summary import partition_name
 from fedgram.experiments.run_record import Plain, RunRecord
-from fedgram.experiments.seeds import chosen_at, mean_curve
-from fedgram.report import tables
-from fedgram.report.charts.clients import floor, gains, spread_of_clients
-from fedgram.report.charts.curves import curves
-from fedgram.report.charts.partition import partition
-from fedgram.report.groups import Comparison, MethodSeeds, comparisons
+from fedgram.report import figures, tables
+from fedgram.report.charts.palette import style_rules
+from fedgram.report.groups import Comparison, comparisons, named_seeds
 from fedgram.report.markup import Markup, joined, tag
 from fedgram.report.reproduce import recipes
 from fedgram.runtime.text import compact, percent
 from fedgram.runtime.version import own_version
 
+AGAIN = 3  # seconds until a page of a running study is loaded again
 MARKS = (
     "Accuracies in %. Bold: the best; underlined: the second best. Marks compare the means as "
     "shown; they do not test whether a difference is significant. "
 )
 
 
-def page(runs: Sequence[RunRecord], *, title: str | None = None) -> str:
-    """Return the report on these runs as one self-contained HTML page."""
+def page(runs: Sequence[RunRecord], *, title: str | None = None, watched: str | None = None) -> str:
+    """Return the report on these runs as one self-contained HTML page.
+
+    Parameters
+    ----------
+    runs
+        What `read_runs` returns.
+    title
+        Title of the page; by default the data and the partition.
+    watched
+        How far a running study is: the page says so, and loads itself again every few seconds.
+    """
     if not runs:
         raise DataError("no runs to report; give the folder of a run")
     found = comparisons(runs)
@@ -45,8 +53,25 @@ def page(runs: Sequence[RunRecord], *, title: str | None = None) -> str:
         _section(comparison, place, "" if len(found) == 1 and not title else names[place])
         for place, comparison in enumerate(found)
     ]
-    body = tag("main", tag("header", heading), sections, _footer(len(runs)))
-    return "<!doctype html>\n" + tag("html", _head(name), tag("body", body, _script()), lang="en")
+    header = tag("header", heading, _watched(watched))
+    body = tag("main", header, sections, _footer(len(runs)))
+    return _document(name, body, watched)
+
+
+def waiting(title: str, watched: str) -> str:
+    """Return the page of a study of which nothing is scored yet."""
+    body = tag("main", tag("header", tag("h1", title), _watched(watched)))
+    return _document(title, body, watched)
+
+
+def _document(title: str, body: Markup, watched: str | None) -> str:
+    again = None if watched is None else str(AGAIN)
+    content = tag("body", body, _script(), data_again=again)
+    return "<!doctype html>\n" + tag("html", _head(title, again), content, lang="en")
+
+
+def _watched(text: str | None) -> Markup | str:
+    return "" if text is None else tag("p", text, class_="watched", role="status")
 
 
 def described(data: Plain, clients: int) -> str:
@@ -69,7 +94,7 @@ def _number_of_clients(comparison: Comparison) -> int:
     return run.summary.clients + (run.holdout.summary.clients if run.holdout else 0)
 
 
-def _head(title: str) -> Markup:
+def _head(title: str, again: str | None) -> Markup:
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src '{_hash()}'"
     return tag(
         "head",
@@ -77,8 +102,10 @@ def _head(title: str) -> Markup:
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
+        # The script keeps what is open and selected; this is for browsers that run none.
+        tag("noscript", tag("meta", http_equiv="refresh", content=again)) if again else "",
         tag("title", title),
-        tag("style", Markup(_file("page.css"))),
+        tag("style", Markup(_file("page.css")), Markup(style_rules())),
     )
 
 
@@ -108,8 +135,9 @@ def _section(comparison: Comparison, place: int, title: str) -> Markup:
         tables.headline(comparison),
         tag("p", _caption(comparison), class_="note"),
         _notes(comparison),
-        _block("Accuracy and cost", _cost_figures(comparison)),
-        _block("Client by client", _client_figures(comparison)),
+        _block("Accuracy and cost", figures.costs(comparison)),
+        _block("Client by client", figures.clients(comparison)),
+        _block("Pooled models", tables.pools(comparison)),
         _block("Chosen settings", tables.choices(comparison)),
         _block("Learning rates", tables.rates(comparison)),
         _block("Clients held out of training", tables.holdout(comparison)),
@@ -159,7 +187,10 @@ def _caption(comparison: Comparison) -> str:
     counts = {len(row.runs) for row in comparison.rows}
     if max(counts) > 1:
         number = f"{max(counts)} " if len(counts) == 1 else ""
-        sentence += f" ± is the standard deviation over {number}runs with different seeds."
+        sentence += f" ± is the standard deviation over {number}runs with different seeds"
+        sentence += f" ({named_seeds(comparison.runs)})."
+    else:
+        sentence += f" One run for each method ({named_seeds(comparison.runs)})."
     if any(row.repeated for row in comparison.rows):
         sentence += (
             " For a method with several rounds, the row shows the round with the best validation "
@@ -188,47 +219,6 @@ def _notes(comparison: Comparison) -> Markup | None:
     return tag("ul", [tag("li", text) for text in dict.fromkeys(notes)], class_="note")
 
 
-def _cost_figures(comparison: Comparison) -> Markup | None:
-    drawn = []
-    for axis, about in COST_AXES.items():
-        series = {row.label: mean_curve(row.runs, axis) for row in comparison.rows}
-        if axis == "rounds" and not any(row.repeated for row in comparison.rows):
-            continue  # all of them take one
-        if any(series.values()):
-            chosen = {
-                row.label: chosen_at(row.runs, axis) for row in comparison.rows if row.repeated
-            }
-            rings = {label: where for label, where in chosen.items() if where is not None}
-            title = f"Accuracy against {about.short}"
-            drawn.append(_figure(curves(title, series, axis=axis, chosen=rings)))
-    return _gallery(drawn)
-
-
-def _client_figures(comparison: Comparison) -> Markup | None:
-    reached = {row.label: _accuracies(row) for row in comparison.rows}
-    if not any(reached.values()):
-        return None
-    ordered = spread_of_clients("Clients from the worst to the best", reached)
-    drawn = [tag("figure", Markup(ordered), class_="double")]
-    compared = {row.label: comparison.pairs(row) for row in comparison.rows if not row.alone}
-    start = floor([pair for some in compared.values() for pair in some])
-    drawn += [_figure(gains(label, some, low=start)) for label, some in compared.items() if some]
-    return _gallery(drawn, class_="panels")
-
-
-def _accuracies(row: MethodSeeds) -> list[float]:
-    scores = (score.accuracy for run in row.runs for score in run.chosen.clients)
-    return [accuracy for accuracy in scores if accuracy is not None]
-
-
-def _figure(drawing: str) -> Markup:
-    return tag("figure", Markup(drawing))
-
-
-def _gallery(figures: Sequence[Markup], class_: str = "figures") -> Markup | None:
-    return tag("div", figures, class_=class_) if figures else None
-
-
 def _partition(comparison: Comparison) -> Markup | None:
     """Draw the partition of the first seed; other seeds are partitioned in the same way."""
     run = next((run for run in comparison.runs if run.partition), None)
@@ -255,7 +245,7 @@ def _partition(comparison: Comparison) -> Markup | None:
         )
     ]
     numbers = tables.table(["per client", "minimum", "median", "maximum"], body)
-    drawn = tag("div", _figure(partition(title, run.partition)), class_="wide")
+    drawn = figures.partition_of(title, run.partition)
     return tag("div", drawn, numbers, class_="beside")
 
 

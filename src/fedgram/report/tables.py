@@ -8,12 +8,13 @@ from typing import Any
 
 from fedgram.experiments.measures import ACCURACIES, AUROC, COSTS, Quantity
 from fedgram.experiments.run_record import RunRecord
-from fedgram.experiments.seeds import MeanAndStd, mean_and_std
-from fedgram.report.groups import Comparison, MethodSeeds, data_seed, seeds
+from fedgram.experiments.seeds import MeanAndStd, chosen_at, mean_and_std
+from fedgram.report.groups import Comparison, MethodSeeds, data_seed, seeds, varied_seeds
 from fedgram.report.markup import Markup, joined, tag
 from fedgram.runtime.text import MISSING, percent, size
 
 Header = str | tuple[str, str]  # a name, and what it means
+FULL = 9  # columns from which on deviations are below their means
 HEADLINE_COSTS = ("bytes_up", "bytes_down", "flops", "seconds")
 
 
@@ -32,16 +33,40 @@ def table(
     *,
     texts: int = 1,
     class_: str = "",
+    methods: Sequence[int | None] = (),
+    columns: Mapping[int, int] | None = None,
 ) -> Markup:
-    """Return a table whose first columns are texts and whose others are numbers."""
+    """Return a table whose first columns are texts and whose others are numbers.
+
+    Parameters
+    ----------
+    headers, rows
+        Names of the columns, and the cells.
+    texts
+        Number of columns that are texts.
+    class_
+        Class of the table.
+    methods
+        For each row the place of the method it is about, which the page can hide.
+    columns
+        The same for columns: from a column's place to that of its method.
+    """
+    about = columns or {}
     head = [
-        tag("th", name, scope="col", class_="text" if place < texts else None, title=more or None)
+        tag(
+            "th",
+            name,
+            scope="col",
+            class_="text" if place < texts else None,
+            title=more or None,
+            data_row=_place(about.get(place)),
+        )
         for place, (name, more) in enumerate(
             header if isinstance(header, tuple) else (header, "") for header in headers
         )
     ]
     body = []
-    for row in rows:
+    for number_of_row, row in enumerate(rows):
         cells = [cell if isinstance(cell, TableCell) else TableCell(content=cell) for cell in row]
         first = tag("th", cells[0].content, scope="row", class_="text")
         rest = [
@@ -49,13 +74,19 @@ def table(
                 "td",
                 cell.content,
                 class_=cell.class_ or ("text" if place < texts else None),
-                data_value=None if cell.value is None else repr(cell.value),
+                data_value=None if cell.value is None else f"{cell.value:.12g}",
+                data_row=_place(about.get(place)),
             )
             for place, cell in enumerate(cells[1:], 1)
         ]
-        body.append(tag("tr", first, rest))
+        method = methods[number_of_row] if number_of_row < len(methods) else None
+        body.append(tag("tr", first, rest, data_row=_place(method)))
     drawn = tag("table", tag("thead", tag("tr", head)), tag("tbody", body), class_=class_ or None)
     return tag("div", drawn, class_="wide")
+
+
+def _place(place: int | None) -> str | None:
+    return None if place is None else str(place)
 
 
 def headline(comparison: Comparison) -> Markup:
@@ -78,6 +109,10 @@ def headline(comparison: Comparison) -> Markup:
             ("last round", "client mean after the last round"),
         ]
         columns += [[_rounds(row) for row in rows], [_last(row) for row in rows]]
+    asked = [chosen_at(row.runs, "exchanges") for row in rows]
+    if any(asked):
+        headers.append(("exchanges", "with clients, up to the round of the row"))
+        columns.append([_count(None if one is None else round(one)) for one in asked])
     gained = [None if row.alone else comparison.gain(row) for row in rows]
     if any(gained):
         headers.append(("better / worse", "% of clients, compared with training alone"))
@@ -87,7 +122,9 @@ def headline(comparison: Comparison) -> Markup:
         if any(found) or name != "flops":  # which were not always counted
             headers.append(_header(COSTS[name]))
             columns.append(_amounts(found, COSTS[name].text))
-    return table(headers, zip(*columns, strict=True), class_="headline")
+    dense = " dense" if len(headers) > FULL else ""
+    body = zip(*columns, strict=True)
+    return table(headers, body, class_=f"headline{dense}", methods=range(len(rows)))
 
 
 def _header(quantity: Quantity) -> Header:
@@ -162,7 +199,8 @@ def clients(comparison: Comparison) -> Markup:
     rows: list[list[TableCell | str]] = []
     for seed in dict.fromkeys(data_seed(run) for run in comparison.runs):
         rows += _clients_of(comparison, seed, several=several)
-    return table(headers, rows)
+    first = len(headers) - len(comparison.rows)
+    return table(headers, rows, columns={first + k: k for k in range(len(comparison.rows))})
 
 
 def _clients_of(
@@ -202,7 +240,8 @@ def _count(number: int | None) -> TableCell:
 
 def holdout(comparison: Comparison) -> Markup | None:
     """Return the accuracy of clients held out of training, if there are any."""
-    rows = [row for row in comparison.rows if any(run.holdout for run in row.runs)]
+    shown = [k for k, row in enumerate(comparison.rows) if any(r.holdout for r in row.runs)]
+    rows = [comparison.rows[k] for k in shown]
     if not rows:
         return None
     found = {row.label: [run.holdout.summary for run in row.runs if run.holdout] for row in rows}
@@ -214,42 +253,113 @@ def holdout(comparison: Comparison) -> Markup | None:
         )
     headers: list[Header] = ["method", ("clients", "held out, per run")]
     headers += map(_header, ACCURACIES.values())
-    return table(headers, zip(*columns, strict=True))
+    return table(headers, zip(*columns, strict=True), methods=shown)
 
 
 def choices(comparison: Comparison) -> Markup | None:
     """Return the settings that methods chose, with the accuracies behind the choice."""
-    body = []
-    for row in comparison.rows:
-        for run in row.runs:
-            tuned = run.summary.tuned
-            if tuned:
-                accuracies = tuned.left_out_accuracy.items()
-                shown = "; ".join(f"{name} {percent(share)}" for name, share in accuracies)
-                body.append([row.label, tuned.description, shown])
-    return (
-        table(["method", "chosen", "accuracy on left-out samples, %"], body, texts=3)
-        if body
-        else None
-    )
+    body: list[list[TableCell | str]] = []
+    places = []
+    for place, row, run, seed in _runs_with_seeds(comparison):
+        tuned = run.summary.tuned
+        if tuned:
+            accuracies = tuned.left_out_accuracy.items()
+            shown = "; ".join(f"{name}: {percent(share)}" for name, share in accuracies)
+            body.append([row.label, *seed, _prose(tuned.description), _prose(shown)])
+            places.append(place)
+    several = ["seed"] if _repeated(comparison) else []
+    headers = ["method", *several, "chosen", "accuracy on left-out samples, %"]
+    return table(headers, body, texts=len(headers), methods=places) if body else None
+
+
+def pools(comparison: Comparison) -> Markup | None:
+    """Return the models that methods pooled, with the weight of each in every run."""
+    drawn = []
+    for place, row in enumerate(comparison.rows):
+        found = [(run, run.summary.tuned.pool) for run in row.runs if run.summary.tuned is not None]
+        if not any(pool for _, pool in found):
+            continue
+        names = dict.fromkeys(name for _, pool in found for name in pool)
+        headers = [f"{row.label} pooled", *(_weight_header(run, row) for run, _ in found)]
+        body = [
+            [TableCell(content=name), *(_weight(run, name) for run, _ in found)] for name in names
+        ]
+        drawn.append(tag("div", table(headers, body), data_row=_place(place)))
+    if not drawn:
+        return None
+    return joined(drawn, tag("p", _POOLS, class_="note"))
+
+
+_POOLS = (
+    "A weight multiplies the scores of its model before they are added. Models have scores of "
+    "different sizes, so weights do not compare across models; they do across seeds. In brackets: "
+    "accuracy of the model alone on left-out samples, in %. No weight: not in the pool."
+)
+
+
+def _weight_header(run: RunRecord, row: MethodSeeds) -> str:
+    return f"weight, seed {_seeds(run, row.runs)}" if len(row.runs) > 1 else "weight"
+
+
+def _weight(run: RunRecord, name: str) -> TableCell:
+    tuned = run.summary.tuned
+    weight = tuned.pool.get(name) if tuned else None
+    if tuned is None or weight is None:
+        return TableCell(content=MISSING)
+    alone = tuned.left_out_accuracy.get(f"{name} alone")
+    share = "" if alone is None else tag("small", f" ({percent(alone)})")
+    return TableCell(content=joined(f"{weight:.3g}", share), value=weight)
 
 
 def rates(comparison: Comparison) -> Markup | None:
     """Return the learning rates that were searched for, and the pilots behind them."""
-    body = []
-    for row in comparison.rows:
+    body: list[list[TableCell | str]] = []
+    places = []
+    for place, row, run, seed in _runs_with_seeds(comparison):
+        search = run.summary.rate_search
+        if search:
+            shown = "; ".join(f"{pilot.rate:g}: {pilot.outcome}" for pilot in search.pilots)
+            rate = f"{search.rate:g}"
+            body.append([row.label, *seed, rate, _prose(search.reason), _prose(shown)])
+            places.append(place)
+    several = ["seed"] if _repeated(comparison) else []
+    headers = ["method", *several, "rate", "reason", "validation loss of pilots"]
+    return table(headers, body, texts=len(headers), methods=places) if body else None
+
+
+def _runs_with_seeds(
+    comparison: Comparison,
+) -> Iterable[tuple[int, MethodSeeds, RunRecord, list[str]]]:
+    """Yield every run with the place of its row, and its seed where rows have several."""
+    several = _repeated(comparison)
+    for place, row in enumerate(comparison.rows):
         for run in row.runs:
-            search = run.summary.rate_search
-            if search:
-                shown = "; ".join(f"{pilot.rate:g}: {pilot.outcome}" for pilot in search.pilots)
-                body.append([row.label, f"{search.rate:g}", search.reason, shown])
-    headers: list[Header] = ["method", "rate", "reason", "validation loss of pilots"]
-    return table(headers, body, texts=4) if body else None
+            yield place, row, run, [_seeds(run, row.runs)] if several else []
+
+
+def _repeated(comparison: Comparison) -> bool:
+    return any(len(row.runs) > 1 for row in comparison.rows)
+
+
+def _seeds(run: RunRecord, others: Sequence[RunRecord]) -> str:
+    """Return the seeds in which runs of a row differ; one number where all are the same."""
+    values = [str(values[others.index(run)]) for values in varied_seeds(others).values()]
+    return " / ".join(dict.fromkeys(values)) or str(data_seed(run))
+
+
+def _prose(text: str) -> TableCell:
+    """Return a cell of words, which are broken into lines."""
+    return TableCell(content=text, class_="text prose")
 
 
 def classes(comparison: Comparison) -> Markup | None:
     """Return the accuracy within each class, if it was computed."""
-    rows = [row for row in comparison.rows if any(r.summary.class_accuracy for r in row.runs)]
+    places = [
+        k
+        for k, row in enumerate(comparison.rows)
+        if any(r.summary.class_accuracy for r in row.runs)
+    ]
+    rows = [comparison.rows[k] for k in places]
     if not rows:
         return None
     found = [[run.summary.class_accuracy or {} for run in row.runs] for row in rows]
@@ -261,7 +371,8 @@ def classes(comparison: Comparison) -> Markup | None:
         ]
         for name in names
     ]
-    return table(["class", *(row.label for row in rows)], body)
+    columns = dict(enumerate(places, 1))
+    return table(["class", *(row.label for row in rows)], body, columns=columns)
 
 
 def digests(runs: Iterable[RunRecord]) -> Markup:
@@ -269,7 +380,7 @@ def digests(runs: Iterable[RunRecord]) -> Markup:
     body = [
         [
             TableCell(content=str(run.folder)),
-            TableCell(content=", ".join(f"{k} {v}" for k, v in seeds(run).items()), class_="text"),
+            _prose(", ".join(f"{k} {v}" for k, v in seeds(run).items())),
             _digest(run.summary.shared_digest),
             _digest(run.summary.model_digest),
         ]
@@ -285,9 +396,10 @@ def _digest(value: Any) -> TableCell:
 
 def exchanges(comparison: Comparison) -> Markup:
     """Return the messages of each method's first run, step by step."""
-    body = []
-    for row in comparison.rows:
+    body, places = [], []
+    for place, row in enumerate(comparison.rows):
         for total in row.runs[0].step_totals():
+            places.append(place)
             amounts = (total.bytes_up, total.bytes_down)
             body.append(
                 [
@@ -300,4 +412,4 @@ def exchanges(comparison: Comparison) -> Markup:
                 ]
             )
     headers = ["method", "step", "phase", "exchanges", "clients", "bytes up", "bytes down"]
-    return table(headers, body, texts=3)
+    return table(headers, body, texts=3, methods=places)

@@ -6,15 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fedgram.experiments.seeds import Point
 from fedgram.report.charts.axes import Scale
-from fedgram.report.charts.curves import Series, drawn_series
-from fedgram.report.charts.frame import Frame, words
+from fedgram.report.charts.curves import WIDE, Series, Sheet, drawn_series
+from fedgram.report.charts.frame import Frame, shortened, words
 from fedgram.report.markup import Markup, number, tag
 from fedgram.runtime.text import percent, percent_tick
 
 PANEL = 268.0
-LEFT, TOP, BOTTOM, RIGHT = 42.0, 62.0, 42.0, 12.0
-MANY = 600  # clients that are drawn without words of their own
+LEFT, TOP, BOTTOM, RIGHT = 42.0, 82.0, 42.0, 12.0
+HEIGHT = PANEL + 40
+MANY = 300  # clients that are drawn without words of their own
+STEPS = 200  # points of a curve over clients, at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +56,11 @@ def gains(title: str, pairs: Sequence[ClientPair], *, low: float | None = None) 
     frame = Frame(
         title=title,
         x=axis,
-        y=replace(axis, start=PANEL + 20 - BOTTOM, end=TOP),
-        x_name="accuracy alone, %",
-        y_name="",
+        y=replace(axis, start=HEIGHT - BOTTOM, end=TOP),
+        x_name="accuracy of training alone, %",
+        y_name=f"accuracy with {shortened(title)}, %",
         width=PANEL,
-        height=PANEL + 20,
+        height=HEIGHT,
         x_text=percent_tick,
         y_text=percent_tick,
         x_ticks=axis.ticks(6),
@@ -74,7 +77,7 @@ def gains(title: str, pairs: Sequence[ClientPair], *, low: float | None = None) 
     label = f"{outside} further out" if outside else ""
     beyond = words(frame.x.end, frame.y.start - 8, label, anchor="end", class_="small")
     tally = _tally({way: len(some) for way, some in ways.items()})
-    return frame.draw(line, marks, tally, tag("g", beyond, class_="faint"))
+    return frame.draw(line, marks, tally, tag("g", beyond, class_="faint halo"))
 
 
 def floor(pairs: Sequence[ClientPair]) -> float:
@@ -140,7 +143,9 @@ def _tally(counts: Mapping[int, int]) -> Markup:
     return tag("g", drawn)
 
 
-def spread_of_clients(title: str, accuracies: Mapping[str, Sequence[float]]) -> str:
+def spread_of_clients(
+    title: str, accuracies: Mapping[str, Sequence[float]], *, sheet: Sheet = WIDE
+) -> str:
     """Draw every method's clients in order, from the worst to the best.
 
     Examples
@@ -149,11 +154,15 @@ def spread_of_clients(title: str, accuracies: Mapping[str, Sequence[float]]) -> 
     >>> "% of clients, from the worst" in picture
     True
     """
-    series: Series = {
-        name: [
-            (place / max(len(found) - 1, 1), accuracy, 0.0)
-            for place, accuracy in enumerate(sorted(found))
-        ]
-        for name, found in accuracies.items()
-    }
-    return drawn_series(title, series, "% of clients, from the worst to the best", percent_tick)
+    series: Series = {name: _in_order(found) for name, found in accuracies.items()}
+    x_name, y_name = "% of clients, from the worst to the best", "accuracy of a client, %"
+    return drawn_series(title, series, x_name, percent_tick, y_name, sheet)
+
+
+def _in_order(accuracies: Sequence[float]) -> list[Point]:
+    """Return the clients from the worst to the best; of many an even selection with both ends."""
+    ordered = sorted(accuracies)
+    last = len(ordered) - 1
+    steps = min(last, STEPS)
+    places = [round(step * last / steps) for step in range(steps + 1)] if steps else range(last + 1)
+    return [(place / max(last, 1), ordered[place], 0.0) for place in places]

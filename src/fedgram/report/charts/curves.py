@@ -8,14 +8,23 @@ behind a mark where the pointer rests.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fedgram.errors import ConfigError
 from fedgram.experiments.measures import COST_AXES
 from fedgram.experiments.seeds import Point
 from fedgram.report.charts.axes import Scale, Written, axis_for, wide
-from fedgram.report.charts.frame import ROW, Frame, LegendEntry, legend, legend_width, words
+from fedgram.report.charts.frame import (
+    ROW,
+    Frame,
+    LegendEntry,
+    legend,
+    legend_below,
+    legend_width,
+    rows_below,
+    words,
+)
 from fedgram.report.charts.palette import color_class, line_class, marker
 from fedgram.report.markup import Markup, number, tag
 from fedgram.runtime.settings import propose
@@ -23,15 +32,36 @@ from fedgram.runtime.text import compact, percent_tick
 
 Series = Mapping[str, Sequence[Point]]
 
-WIDTH, HEIGHT = 560.0, 330.0
-LEFT, TOP, BOTTOM = 44.0, 56.0, 44.0
+TOP, BOTTOM = 56.0, 44.0
 FEW = 12  # points that are marked one by one
-MANY = 250  # points of which only a few answer to the pointer
+ANSWERS = 40  # points of a curve that answer to the pointer, at most about this number
+CURVE = 5  # points from which on the lowest ones may lie below the axis
+WORTH = 1.5  # how much higher the plot of the others must get by that
 ACCURACY = "accuracy, %"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """The size of a figure, and whether names are below the plot instead of beside it."""
+
+    width: float
+    height: float
+    left: float
+    names_below: bool = False
+
+
+WIDE = Sheet(width=560, height=330, left=44)
+NARROW = Sheet(width=344, height=270, left=36, names_below=True)  # a telephone: words of full size
+
+
 def curves(
-    title: str, series: Series, *, axis: str, chosen: Mapping[str, float] | None = None
+    title: str,
+    series: Series,
+    *,
+    axis: str,
+    chosen: Mapping[str, float] | None = None,
+    y_name: str = ACCURACY,
+    sheet: Sheet = WIDE,
 ) -> str:
     """Draw accuracy against a cost, with all methods in one figure.
 
@@ -45,9 +75,18 @@ def curves(
         For each method points (cost, mean accuracy, standard deviation), accuracies as fractions;
         the standard deviation is 0 where there is none.
     axis
-        What the cost is: rounds, seconds, flops or bytes.
+        What the cost is: rounds, exchanges, seconds, flops or bytes.
     chosen
         For methods of many rounds, the cost at which the model was taken: it gets a ring.
+    y_name
+        Which accuracy it is.
+    sheet
+        Size of the figure: `WIDE`, or `NARROW` for a small screen.
+
+    Notes
+    -----
+    The lowest fifth of a curve of five points or more may lie below the axis, where it would
+    squash all others: the figure says so.
 
     Examples
     --------
@@ -59,17 +98,19 @@ def curves(
         raise ConfigError(f"axis = {axis!r}: unknown; {propose(axis, COST_AXES)}")
     about, kept = COST_AXES[axis], _drawable(series)
     costs = [x for points in kept.values() for x, _, _ in points]
-    logarithmic = wide(costs) and (axis != "rounds" or max(costs) > 300)
-    frame = _frame(title, kept, about.label, about.text, logarithmic=logarithmic)
-    if axis == "rounds" and not logarithmic:
-        frame = replace(frame, x_ticks=_integer_ticks(frame.x.ticks()))
+    counted = axis in ("rounds", "exchanges")
+    logarithmic = wide(costs) and (not counted or max(costs) > 300)
+    frame = _frame(title, kept, about.label, about.text, logarithmic=logarithmic, sheet=sheet)
+    frame = replace(frame, y=_above_early(kept, frame.y), y_name=y_name)
+    if counted and not logarithmic:
+        frame = replace(frame, x_ticks=_integer_ticks(frame.x, min(costs, default=1.0)))
     places = _places(series)
     rings = [
         _ring(places[name], min(kept[name], key=lambda point: abs(point[0] - where)), frame)
         for name, where in (chosen or {}).items()
         if len(kept.get(name, ())) > 1
     ]
-    return _drawn(frame, kept, places, rings, reaching=True)
+    return _drawn(frame, kept, places, rings, reaching=True, sheet=sheet)
 
 
 def sensitivity(title: str, parameter: str, series: Series, *, logarithmic: bool) -> str:
@@ -95,18 +136,20 @@ def sensitivity(title: str, parameter: str, series: Series, *, logarithmic: bool
     kept = _drawable(series)
     if logarithmic and any(x < 0 for points in kept.values() for x, _, _ in points):
         raise ConfigError(f"{parameter}: a negative value cannot be shown on a logarithmic axis")
-    frame = _frame(title, kept, parameter, compact, logarithmic=logarithmic)
+    frame = _frame(title, kept, parameter, compact, logarithmic=logarithmic, sheet=WIDE)
     values = sorted({x for points in kept.values() for x, _, _ in points})
     if 1 < len(values) <= 7 and not logarithmic:
         frame = replace(frame, x_ticks=values)  # ticks at the values that were tried
-    return _drawn(frame, kept, _places(series))
+    return _drawn(frame, kept, _places(series), sheet=WIDE)
 
 
-def drawn_series(title: str, series: Series, x_name: str, x_text: Written) -> str:
+def drawn_series(
+    title: str, series: Series, x_name: str, x_text: Written, y_name: str, sheet: Sheet
+) -> str:
     """Draw accuracy against anything, on plain axes."""
     kept = _drawable(series)
-    frame = _frame(title, kept, x_name, x_text, logarithmic=False)
-    return _drawn(frame, kept, _places(series))
+    frame = _frame(title, kept, x_name, x_text, logarithmic=False, sheet=sheet)
+    return _drawn(replace(frame, y_name=y_name), kept, _places(series), sheet=sheet)
 
 
 def _places(series: Series) -> dict[str, int]:
@@ -120,6 +163,7 @@ def _drawn(
     places: Mapping[str, int],
     above: Sequence[Markup] = (),
     *,
+    sheet: Sheet,
     reaching: bool = False,
 ) -> str:
     """Return a frame with its curves, what lies above them, and their names.
@@ -130,8 +174,34 @@ def _drawn(
         name: line_class(places[name], "reach" if reaching and len(points) == 1 else "line")
         for name, points in kept.items()
     }
-    marks = [_curve(name, places[name], kept[name], frame, line) for name, line in lines.items()]
-    return frame.draw(marks, above, _names(kept, places, lines, frame))
+    with_titles = not sheet.names_below  # no pointer rests on a mark of a telephone
+    marks = [
+        _curve(name, places[name], kept[name], frame, line, with_titles=with_titles)
+        for name, line in lines.items()
+    ]
+    lowest = min((mean for points in kept.values() for _, mean, _ in points), default=0.0)
+    return frame.draw(
+        _names(kept, places, lines, frame, sheet),
+        _below(kept, frame),
+        plot=[*marks, *above],
+        all_of_y=lowest if lowest < frame.y.low else None,
+    )
+
+
+def _below(kept: Series, frame: Frame) -> Markup:
+    """Return a line of text on what lies below the axis."""
+    counts = {
+        name: sum(mean < frame.y.low for _, mean, _ in points) for name, points in kept.items()
+    }
+    number_below = sum(counts.values())
+    if not number_below:
+        return Markup("")
+    points = f"{number_below} early point{'s' * (number_below > 1)}"
+    label = f"{points} of {', '.join(name for name, count in counts.items() if count)}"
+    room = int((frame.x.end - frame.x.start) / 6.6)
+    label = f"{label} below the axis" if len(label) < room - 15 else f"{points} below the axis"
+    line = words(frame.x.end, frame.y.start - 6, label, anchor="end", class_="small")
+    return tag("g", line, class_="faint below halo")
 
 
 def _drawable(series: Series) -> dict[str, list[Point]]:
@@ -143,21 +213,25 @@ def _drawable(series: Series) -> dict[str, list[Point]]:
     return {name: points for name, points in kept.items() if points}
 
 
-def _frame(title: str, kept: Series, x_name: str, x_text: Written, *, logarithmic: bool) -> Frame:
+def _frame(
+    title: str, kept: Series, x_name: str, x_text: Written, *, logarithmic: bool, sheet: Sheet
+) -> Frame:
     points = [point for some in kept.values() for point in some]
-    height = max(HEIGHT, TOP + BOTTOM + ROW * len(kept))
-    right = WIDTH - legend_width(kept)
-    x = axis_for([x for x, _, _ in points], LEFT, right, logarithmic=logarithmic)
-    ends = [mean + way * sd for _, mean, sd in points for way in (-1, 1)]
-    y = axis_for(ends or [0.0, 1.0], height - BOTTOM, TOP, margin=0.06)
-    y = replace(y, low=max(y.low, 0.0), high=min(y.high, 1.0)) if _proper(y) else y
+    if sheet.names_below:
+        bottom = BOTTOM + 4 + ROW * len(rows_below(kept, sheet.width - 12))
+        height, right = sheet.height + bottom - BOTTOM, sheet.width - 8
+    else:
+        bottom = BOTTOM
+        height = max(sheet.height, TOP + BOTTOM + ROW * len(kept))
+        right = sheet.width - legend_width(kept)
+    x = axis_for([x for x, _, _ in points], sheet.left, right, logarithmic=logarithmic)
     return Frame(
         title=title,
         x=x,
-        y=y,
+        y=_accuracy_axis(kept, height - bottom, TOP),
         x_name=x_name,
         y_name=ACCURACY,
-        width=WIDTH,
+        width=sheet.width,
         height=height,
         x_text=x_text,
         y_text=percent_tick,
@@ -165,9 +239,31 @@ def _frame(title: str, kept: Series, x_name: str, x_text: Written, *, logarithmi
     )
 
 
-def _integer_ticks(ticks: Sequence[float]) -> list[float]:
-    """Return the ticks of an axis of rounds: integers, with the first round."""
-    return [1.0, *(tick for tick in ticks if tick > 1 and tick == int(tick))]
+def _accuracy_axis(kept: Series, start: float, end: float) -> Scale:
+    ends = [mean + way * sd for some in kept.values() for _, mean, sd in some for way in (-1, 1)]
+    y = axis_for(ends or [0.0, 1.0], start, end, margin=0.06)
+    return replace(y, low=max(y.low, 0.0), high=min(y.high, 1.0)) if _proper(y) else y
+
+
+def _above_early(kept: Series, y: Scale) -> Scale:
+    """Return the axis from where the lowest points of curves do not squash all others."""
+    late = [point for some in kept.values() for point in _without_lowest(some)]
+    floor = min((mean - sd for _, mean, sd in late), default=y.low)
+    low = floor - 0.06 * (y.high - floor)
+    return replace(y, low=low) if 0 < WORTH * (y.high - low) < y.high - y.low else y
+
+
+def _without_lowest(points: Sequence[Point]) -> Sequence[Point]:
+    """Return the points without the lowest fifth of a curve; its last point is always there."""
+    if len(points) < CURVE:
+        return points
+    limit = sorted(mean for _, mean, _ in points)[len(points) // 5]
+    return [point for point in points if point[1] >= limit or point is points[-1]]
+
+
+def _integer_ticks(x: Scale, first: float) -> list[float]:
+    """Return the ticks of an axis that counts, from the first count: integers."""
+    return [first, *(tick for tick in x.ticks() if tick > first and tick == int(tick))]
 
 
 def _proper(y: Scale) -> bool:
@@ -175,7 +271,9 @@ def _proper(y: Scale) -> bool:
     return min(y.high, 1.0) > max(y.low, 0.0)
 
 
-def _curve(name: str, place: int, points: Sequence[Point], frame: Frame, line: str) -> Markup:
+def _curve(
+    name: str, place: int, points: Sequence[Point], frame: Frame, line: str, *, with_titles: bool
+) -> Markup:
     """Return one series: a line with its deviations and marks."""
     at = [(frame.x(x), frame.y(mean)) for x, mean, _ in points]
     path = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in at)
@@ -191,26 +289,26 @@ def _curve(name: str, place: int, points: Sequence[Point], frame: Frame, line: s
     for where, (point, (x, y)) in enumerate(zip(points, at, strict=True)):
         if where in marked:
             shape = marker(place, x, y)
-        elif len(points) <= MANY:
+        elif with_titles and where % math.ceil(len(points) / ANSWERS) == 0:
             shape = tag("circle", cx=x, cy=y, r=5, class_="strip")
         else:
             continue
-        drawn.append(
-            tag("g", shape, tag("title", _tooltip(name, point, frame.x_name, frame.x_text)))
-        )
-    return tag("g", drawn, class_=color_class(place))
+        text = tag("title", _tooltip(name, point, frame)) if with_titles else ""
+        drawn.append(tag("g", shape, text) if with_titles else shape)
+    return tag("g", drawn, class_=color_class(place), data_row=str(place))
 
 
-def _tooltip(name: str, point: Point, what: str, text: Callable[[float], str]) -> str:
+def _tooltip(name: str, point: Point, frame: Frame) -> str:
     x, mean, sd = point
     deviation = f" ± {100 * sd:.2f}" if sd > 0 else ""
-    return f"{name}: {100 * mean:.2f}{deviation} % at {text(x)} ({what})"
+    return f"{name}: {100 * mean:.2f}{deviation} % at {frame.x_text(x)} ({frame.x_name})"
 
 
 def _ends(point: Point, frame: Frame) -> tuple[float, float]:
-    """Return the heights of a deviation either way; there is nothing beyond the axis."""
+    """Return the heights of a deviation either way; no accuracy is below 0 or above 1."""
     _, mean, sd = point
-    return frame.y(min(mean + sd, frame.y.high)), frame.y(max(mean - sd, frame.y.low))
+    low, high = min(frame.y.low, 0.0), max(1.0, mean)
+    return frame.y(min(mean + sd, high)), frame.y(max(mean - sd, low))
 
 
 def _band(points: Sequence[Point], frame: Frame) -> Markup:
@@ -231,11 +329,16 @@ def _whisker(point: Point, frame: Frame) -> Markup:
 def _ring(place: int, point: Point, frame: Frame) -> Markup:
     x, mean, _ = point
     shape = tag("circle", cx=frame.x(x), cy=frame.y(mean), r=6.5, class_="ring")
-    return tag("g", shape, tag("title", "the round that was chosen"), class_=color_class(place))
+    with_titles = tag("title", "the round that was chosen")
+    return tag("g", shape, with_titles, class_=color_class(place), data_row=str(place))
 
 
 def _names(
-    kept: Series, places: Mapping[str, int], lines: Mapping[str, str], frame: Frame
+    kept: Series,
+    places: Mapping[str, int],
+    lines: Mapping[str, str],
+    frame: Frame,
+    sheet: Sheet,
 ) -> Markup:
     if not kept:
         middle = (frame.x.start + frame.x.end) / 2
@@ -244,4 +347,6 @@ def _names(
         LegendEntry(name=name, place=places[name], height=frame.y(points[-1][1]), line=lines[name])
         for name, points in kept.items()
     ]
+    if sheet.names_below:
+        return legend_below(entries, 12, frame.y.start + BOTTOM + 6, sheet.width - 12)
     return legend(entries, frame.x.end, TOP, frame.y.start)

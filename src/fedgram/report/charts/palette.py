@@ -66,11 +66,17 @@ def marker(index: int, x: float, y: float, radius: float = 3.6) -> Markup:
     if not shape:
         return tag("circle", cx=x, cy=y, r=radius, class_="mark")
     corners = " ".join(f"{number(x + radius * a)},{number(y + radius * b)}" for a, b in shape)
-    return tag("path", d=f"M{corners}z", class_="mark")
+    # The point itself is not the middle of every shape: the page's script must know it to zoom.
+    return tag("path", d=f"M{corners}z", class_="mark", data_at=f"{number(x)} {number(y)}")
 
 
 def style() -> Markup:
-    """Return the style of every figure: light, dark, and light on paper.
+    """Return the style of every figure: light, dark, and light on paper."""
+    return tag("style", Markup(style_rules()))
+
+
+def style_rules() -> str:
+    """Return the rules of that style.
 
     Colors are inherited as ``currentColor`` from plain class rules, without variables, so that
     programs that turn SVG into PDF read them too.
@@ -93,12 +99,14 @@ def style() -> Markup:
         ".fg .cloud{fill:currentColor;fill-opacity:.62;stroke:currentColor;stroke-width:.8}"
         ".fg .ring{fill:none;stroke:currentColor;stroke-width:1.6}"
         ".fg .strip{fill:currentColor;opacity:0}.fg .strip:hover{opacity:.12}"
+        ".fg .plot :is(.line,.reach,.whisker,.band){vector-effect:non-scaling-stroke}"
     )
     media = f"@media (prefers-color-scheme:dark){{@media not print{{{dark}}}}}"
-    return tag("style", Markup(light + shapes + media))
+    return shapes + light + media
 
 
 def _rules(paper: str, ink: str, faint: str, rule: str, colors: tuple[str, ...]) -> str:
     named = {"": ink, " .ink": ink, " .faint": faint, " .grid": rule, " .paper": paper}
     named |= {f" .s{index}": color for index, color in enumerate(colors)}
-    return "".join(f".fg{key}{{color:{value}}}" for key, value in named.items())
+    halo = f".fg .halo text{{paint-order:stroke;stroke:{paper};stroke-width:4px}}"
+    return "".join(f".fg{key}{{color:{value}}}" for key, value in named.items()) + halo

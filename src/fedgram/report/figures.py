@@ -1,0 +1,119 @@
+"""The figures of a section of the page: costs, clients, the partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from fedgram.experiments.measures import ACCURACIES, COST_AXES
+from fedgram.experiments.partition_summary import PartitionSummary
+from fedgram.experiments.seeds import Point, chosen_at, mean_curve
+from fedgram.report.charts.clients import floor, gains, spread_of_clients
+from fedgram.report.charts.curves import NARROW, WIDE, curves
+from fedgram.report.charts.palette import style
+from fedgram.report.charts.partition import partition
+from fedgram.report.groups import Comparison, MethodSeeds, named_seeds
+from fedgram.report.markup import Markup, joined, tag
+
+DRAWN = f"{ACCURACIES['client_mean'].short} accuracy, %"
+COUNTED = ("rounds", "exchanges")
+
+
+def costs(comparison: Comparison) -> Markup | None:
+    """Return accuracy against every cost that is recorded, with a note on what is drawn."""
+    drawn = []
+    for axis, about in COST_AXES.items():
+        series = {row.label: mean_curve(row.runs, axis) for row in comparison.rows}
+        if not _tells(axis, series.values(), comparison):
+            continue
+        chosen = {row.label: chosen_at(row.runs, axis) for row in comparison.rows if row.repeated}
+        rings = {label: where for label, where in chosen.items() if where is not None}
+        name = f"Accuracy against {about.short}"
+        drawn.append(_both(partial(curves, name, series, axis=axis, chosen=rings, y_name=DRAWN)))
+    if not drawn:
+        return None
+    return joined(_gallery(drawn), tag("p", _drawn_here(comparison), class_="note"))
+
+
+def _tells(axis: str, series: Iterable[Sequence[Point]], comparison: Comparison) -> bool:
+    """Return whether a figure of this cost says something: not that all take one round."""
+    found = [point for points in series for point in points]
+    if axis == "rounds":
+        return any(row.repeated for row in comparison.rows)
+    if axis in COUNTED:
+        return len({cost for cost, _, _ in found}) > 1
+    return bool(found)
+
+
+def _drawn_here(comparison: Comparison) -> str:
+    several = any(len(row.runs) > 1 for row in comparison.rows)
+    sentence = f"Drawn: {ACCURACIES['client_mean'].meaning}"
+    if several:
+        sentence += f"; mean and standard deviation over seeds ({named_seeds(comparison.runs)})"
+    sentence += ". A mark with a dashed line: solved at once"
+    if any(row.repeated for row in comparison.rows):
+        sentence += "; a ring: the round that the table shows"
+    return f"{sentence}."
+
+
+def clients(comparison: Comparison) -> Markup | None:
+    """Return all clients of each method in order, and each client against training alone."""
+    reached = {row.label: _accuracies(row) for row in comparison.rows}
+    if not any(reached.values()):
+        return None
+
+    drawn = [_both(partial(spread_of_clients, "Clients from the worst to the best", reached))]
+    compared = {
+        place: comparison.pairs(row) for place, row in enumerate(comparison.rows) if not row.alone
+    }
+    start = floor([pair for some in compared.values() for pair in some])
+    drawn += [
+        _figure(gains(comparison.rows[place].label, some, low=start), data_row=str(place))
+        for place, some in compared.items()
+        if some
+    ]
+    note = tag("p", _read_so(comparison, panels=len(drawn) > 1), class_="note")
+    return joined(_gallery(drawn, class_="panels"), note)
+
+
+def _read_so(comparison: Comparison, *, panels: bool) -> str:
+    shown = "Each client's accuracy on its own test samples"
+    if any(len(row.runs) > 1 for row in comparison.rows):
+        shown += f"; clients of all seeds together ({named_seeds(comparison.runs)})"
+    if panels:
+        shown += (
+            ". In the panels of single methods a mark is a client: above the line it gains over "
+            "training alone, below it loses; a larger mark has more test samples"
+        )
+    return f"{shown}."
+
+
+def partition_of(title: str, summary: PartitionSummary) -> Markup:
+    """Return the picture of a partition, which may be wider than the page."""
+    drawn = _figure(partition(title, summary))
+    return tag("div", drawn, class_="wide", tabindex="0", role="region", aria_label=title)
+
+
+def _accuracies(row: MethodSeeds) -> list[float]:
+    scores = (score.accuracy for run in row.runs for score in run.chosen.clients)
+    return [accuracy for accuracy in scores if accuracy is not None]
+
+
+def _both(draw: Callable[..., str]) -> Markup:
+    """Return a figure in two sizes, of which the page shows the one that fits the screen."""
+    wide = tag("div", _inlined(draw(sheet=WIDE)), class_="at-wide")
+    narrow = tag("div", _inlined(draw(sheet=NARROW)), class_="at-narrow")
+    return tag("figure", wide, narrow, class_="double")
+
+
+def _figure(drawing: str, **more: str) -> Markup:
+    return tag("figure", _inlined(drawing), **more)
+
+
+def _inlined(drawing: str) -> Markup:
+    """Return a drawing without its style, which the page has once for all."""
+    return Markup(drawing.replace(style(), ""))
+
+
+def _gallery(figures: Sequence[Markup], class_: str = "figures") -> Markup:
+    return tag("div", figures, class_=class_)
