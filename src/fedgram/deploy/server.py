@@ -137,9 +137,8 @@ class _Run:
             note=note,
         )
         terms = self._agreed(roll.assemble(self._terms()), roll)
-        collector = Collector(
-            transport, roll.node, self.federation, note, compressed=not terms.secure
-        )
+        compressed = terms.compress and not terms.secure
+        collector = Collector(transport, roll.node, self.federation, note, compressed=compressed)
         engine = self._engine(collector, roll, terms, record)
         scorer = Scorer(self.method, None, terms.metrics, kept_valid=terms.kept_valid)
         result = run_on(
@@ -166,6 +165,7 @@ class _Run:
             metrics=replace(self.config.metrics, global_test=False),
             kept_valid=kept_valid,
             reserve_valid=self.config.data.reserve_valid,
+            compress=self.federation.compress,
         )
 
     def _agreed(self, terms: Terms, roll: Enrollment) -> Terms:

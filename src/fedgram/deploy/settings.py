@@ -34,11 +34,15 @@ class FederationRules(Deadlines):
     samples
         Registered number of samples of each site, as confirmed by the operator. A contribution of
         more samples, or of a site without a number, is refused. Empty for no limit.
+    compress
+        Compress messages by zstd, in both directions. In a secure run messages are never
+        compressed.
     """
 
     sites: tuple[str, ...] = ()
     keep_replaced: bool = False
     samples: dict[str, int] = field(default_factory=dict)
+    compress: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -44,3 +44,12 @@ def test_under_masks_nothing_is_compressed_and_no_length_depends_on_the_samples(
         assert all(line["sent_up"] == line["bytes_up"] for line in exchanges(out))
         lengths.append([line["bytes_up"] for line in exchanges(out)])
     assert lengths[0] == lengths[1]
+
+
+def test_a_rule_of_the_federation_switches_compression_off(tmp_path):
+    rules = {"compress": False}
+    out, _, carrier, _ = served(tmp_path, "afl", clients=3, data=DATA, rules=rules)
+    (line,) = exchanges(out)
+    assert line["sent_up"] == line["bytes_up"]
+    assert not any(content.startswith(MAGIC) for content in carrier.answered)
+    assert not any(content.startswith(MAGIC) for _, content in carrier.sent)

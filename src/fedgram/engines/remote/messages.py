@@ -43,6 +43,8 @@ class Terms:
         Meaning of the features and of the class codes; empty while sites enroll.
     metrics, kept_valid, reserve_valid
         How a model is scored, and the use of validation samples.
+    compress
+        Whether messages are compressed, unless contributions are sent under masks.
     """
 
     version: str
@@ -57,6 +59,7 @@ class Terms:
     metrics: Metrics = Metrics()
     kept_valid: bool = False
     reserve_valid: bool = False
+    compress: bool = codec.added_field(True)
 
     def make(self) -> Method[Any]:
         """Return the method, which must come with fedgram: no code is sent."""

@@ -116,8 +116,9 @@ class SiteEndpoint:
         except Exception as error:  # about what the server has sent, not about samples
             return self._refusal(to, error, secure=False)
         answer = self._answer(request, to, store)
-        if request.terms.secure or request.kind == "greet":
-            return answer  # under masks, a length must not depend on the samples
+        terms = request.terms  # under masks, a length must not depend on the samples
+        if terms.secure or not terms.compress or request.kind == "greet":
+            return answer
         return compress(answer, label=client_label(self._name))
 
     def _answer(self, request: Request, to: str, store: SiteStore) -> bytes:
