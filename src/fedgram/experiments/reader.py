@@ -49,13 +49,13 @@ def read_runs(folders: Iterable[Path], *, clients: bool = True) -> list[RunRecor
     Parameters
     ----------
     folders
-        As ``fedgram run --out`` wrote them, in any format so far.
+        As ``fedgram run --out`` or ``fedgram study`` wrote them, in any format so far.
     clients
         Keep the scores of single clients: most of a record of many rounds.
     """
     found: dict[Path, RunRecord] = {}
     for folder in folders:
-        here = [folder] if (folder / RUN).is_file() else _below(folder)
+        here = run_folders(folder)
         if not here:
             raise DataError(f"{folder}: holds no run; give a folder written by 'fedgram run --out'")
         begun = [path for path in here if (path / SCORES).is_file()]
@@ -66,8 +66,12 @@ def read_runs(folders: Iterable[Path], *, clients: bool = True) -> list[RunRecor
     return list(found.values())
 
 
-def _below(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.glob(f"*/{RUN}"))
+def run_folders(folder: Path) -> list[Path]:
+    """Return the folders of the runs: this one, those right below it, or those of a study."""
+    if (folder / RUN).is_file():
+        return [folder]
+    below = sorted(path.parent for path in folder.glob(f"*/{RUN}"))
+    return below or sorted(path.parent for path in folder.glob(f"runs/*/{RUN}"))
 
 
 def _readable(folder: Path, *, clients: bool) -> RunRecord:

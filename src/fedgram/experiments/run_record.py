@@ -117,8 +117,9 @@ class TunedSettings:
         listed = parts if isinstance(parts, list) else []
         tables = [part for part in listed if isinstance(part, Mapping)]
         found = {_part_name(t): float(t["weight"]) for t in tables if _is_number(t.get("weight"))}
-        prior = self.settings.get("prior")
-        return found | ({"class prior": float(prior)} if found and _is_number(prior) else {})
+        if found and _is_number(self.settings.get("prior")):
+            found["class prior"] = float(self.settings["prior"])
+        return found
 
     @classmethod
     def from_dict(cls, plain: Plain) -> TunedSettings:

@@ -50,7 +50,12 @@ def page(runs: Sequence[RunRecord], *, title: str | None = None, watched: str | 
         links = [tag("li", tag("a", n, href=f"#s{k}")) for k, n in enumerate(names)]
         heading = joined(heading, tag("nav", tag("ol", links)))
     sections = [
-        _section(comparison, place, "" if len(found) == 1 and not title else names[place])
+        _section(
+            comparison,
+            place,
+            "" if len(found) == 1 and not title else names[place],
+            watched=watched is not None,
+        )
         for place, comparison in enumerate(found)
     ]
     header = tag("header", heading, _watched(watched))
@@ -128,13 +133,13 @@ def _footer(runs: int) -> Markup:
     return tag("footer", f"Written by fedgram {own_version()} from the files of {counted} alone.")
 
 
-def _section(comparison: Comparison, place: int, title: str) -> Markup:
+def _section(comparison: Comparison, place: int, title: str, *, watched: bool) -> Markup:
     parts: list[Markup | None] = [
         tag("h2", title) if title else None,
         tag("p", _lead(comparison), class_="lead"),
         tables.headline(comparison),
         tag("p", _caption(comparison), class_="note"),
-        _notes(comparison),
+        _notes(comparison, watched=watched),
         _block("Accuracy and cost", figures.costs(comparison)),
         _block("Client by client", figures.clients(comparison)),
         _block("Pooled models", tables.pools(comparison)),
@@ -199,10 +204,11 @@ def _caption(comparison: Comparison) -> str:
     return sentence
 
 
-def _notes(comparison: Comparison) -> Markup | None:
+def _notes(comparison: Comparison, *, watched: bool) -> Markup | None:
     """Return what a reader must know before comparing runs."""
     notes = [
-        f"{run.folder}: interrupted after round {run.last.round}"
+        f"{run.folder}: {'running, scored up to' if watched else 'interrupted after'} "
+        f"round {run.last.round}"
         for run in comparison.runs
         if not run.finished
     ]

@@ -1,0 +1,77 @@
+"""Figures for papers: the numbers of the records, as PDF and PNG."""
+
+import builtins
+
+import pytest
+from click.testing import CliRunner
+from report_support import write_run
+
+from fedgram.cli import main
+from fedgram.errors import ConfigError
+from fedgram.experiments.reader import read_runs
+from fedgram.report.paper_figures import write_figures
+
+
+@pytest.fixture
+def runs(tmp_path):
+    scored = [(r, 0.01 * r, 0.9) for r in range(1, 31)]
+    for seed in (0, 1):
+        write_run(tmp_path / f"local{seed}", "local", seed=seed, clients={"a": 0.5, "b": 0.75})
+        write_run(tmp_path / f"fedavg{seed}", "fedavg", seed=seed, rounds=scored)
+        write_run(tmp_path / f"afl{seed}", "afl", seed=seed, clients={"a": 0.75, "b": 0.5})
+    return read_runs([tmp_path])
+
+
+def test_every_figure_is_a_pdf_and_a_png_with_the_same_bytes_each_time(runs, tmp_path):
+    pytest.importorskip("matplotlib")
+    first, second = tmp_path / "first", tmp_path / "second"
+    written = [path.name for path in write_figures(runs, first)]
+    assert written == [
+        "accuracy-rounds",
+        "accuracy-seconds",
+        "accuracy-flops",
+        "accuracy-bytes",
+        "clients",
+        "gain-afl",
+    ]
+    write_figures(runs, second)
+    for path in sorted(first.iterdir()):
+        content = path.read_bytes()
+        assert content == (second / path.name).read_bytes()
+        assert content.startswith(b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
+    assert len(list(first.iterdir())) == 2 * len(written)
+
+
+def test_a_figure_has_the_numbers_of_the_records(runs):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    from fedgram.report.groups import comparisons
+    from fedgram.report.paper_figures import _drawings
+
+    (comparison,) = comparisons(runs)
+    dict(_drawings(comparison))["accuracy-rounds"](figure)
+    (axes,) = figure.axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines["fedavg"].get_xdata()) == list(range(1, 31))
+    assert list(lines["fedavg"].get_ydata()) == pytest.approx([float(r) for r in range(1, 31)])
+    assert list(lines["afl"].get_ydata()) == pytest.approx([62.5])
+    assert axes.get_ylabel() == "client-mean accuracy (%)"
+
+
+def test_without_matplotlib_the_extra_is_named_and_the_page_is_written(runs, tmp_path, monkeypatch):
+    usual = builtins.__import__
+
+    def without(name, *more, **named):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return usual(name, *more, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError, match=r"pip install 'fedgram\[figures\]'"):
+        write_figures(runs, tmp_path / "figures")
+    out = tmp_path / "r.html"
+    done = CliRunner().invoke(
+        main, ["report", runs[0].folder, "-o", str(out), "--figures", str(tmp_path / "figures")]
+    )
+    assert done.exit_code == 2
+    assert "fedgram[figures]" in done.stderr
+    assert out.exists()
