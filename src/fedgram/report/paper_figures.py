@@ -14,6 +14,7 @@ from fedgram.experiments.run_record import RunRecord
 from fedgram.experiments.seeds import Point, chosen_at, mean_curve
 from fedgram.report.charts.axes import wide
 from fedgram.report.charts.clients import ClientPair, floor
+from fedgram.report.charts.curves import accuracy_limits
 from fedgram.report.charts.palette import LIGHT
 from fedgram.report.groups import Comparison, comparisons
 from fedgram.runtime import files
@@ -120,6 +121,8 @@ class _Costs:
         for place, (label, points) in enumerate(self.series.items()):
             if points:
                 self._curve(axes, place, label, points)
+        low, high = accuracy_limits(self.series)
+        axes.set_ylim(100 * low, 100 * high + 1)
         axes.set_xlabel(COST_AXES[self.axis].label)
         axes.set_ylabel(f"{ACCURACIES['client_mean'].label} (%)")
         axes.legend(frameon=False)
@@ -190,7 +193,7 @@ class _Gain:
             axes.scatter(
                 [max(100 * pair.alone, self.start) for pair in some],
                 [max(100 * pair.ours, self.start) for pair in some],
-                [4 + 16 * pair.samples / most for pair in some],
+                [8 + 16 * pair.samples / most for pair in some],
                 color=color,
                 marker=marker,
                 alpha=0.6,

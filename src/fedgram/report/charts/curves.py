@@ -253,6 +253,13 @@ def _above_early(kept: Series, y: Scale) -> Scale:
     return replace(y, low=low) if 0 < WORTH * (y.high - low) < y.high - y.low else y
 
 
+def accuracy_limits(series: Series) -> tuple[float, float]:
+    """Return the ends of the axis on which `curves` draws these series, as fractions."""
+    kept = _drawable(series)
+    y = _above_early(kept, _accuracy_axis(kept, 1.0, 0.0))
+    return y.low, y.high
+
+
 def _without_lowest(points: Sequence[Point]) -> Sequence[Point]:
     """Return the points without the lowest fifth of a curve; its last point is always there."""
     if len(points) < CURVE:
