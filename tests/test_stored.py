@@ -61,7 +61,13 @@ def test_there_is_a_stored_value_of_every_type(decoded):
     assert set(decoded) >= {name.replace("/", "-") for name in set(WIRE_TYPES) - NEWER}
 
 
-NEWER: set[str] = set()  # types that came later than the stored values
+NEWER = {
+    "Calibration",
+    "ColumnSums",
+    "Inputs",
+    "PersonalModel",
+    "Standardization",
+}  # types that came later than the stored values
 
 
 def test_every_stored_value_is_read_and_written_the_same(decoded):

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from fedgram.data.sources import load_dataset as load_dataset
     from fedgram.engines.in_process import InProcess as InProcess
     from fedgram.errors import FedgramError as FedgramError
-    from fedgram.experiments.runner import Result as Result
+    from fedgram.experiments.result import Result as Result
+    from fedgram.experiments.result import Results as Results
     from fedgram.experiments.runner import run as run
     from fedgram.features.grid import Grid as Grid
     from fedgram.features.lift import Lift as Lift
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from fedgram.federation.step import step as step
     from fedgram.models.linear import Linear as Linear
     from fedgram.models.linear import Predictor as Predictor
-    from fedgram.models.linear import predict as predict
+    from fedgram.models.model import Model as Model
+    from fedgram.models.model import predict as predict
 
 _HOME = {
     "Additive": "fedgram.core.additive",
@@ -58,9 +60,11 @@ _HOME = {
     "Lift": "fedgram.features.lift",
     "Linear": "fedgram.models.linear",
     "Method": "fedgram.federation.method",
+    "Model": "fedgram.models.model",
     "PartitionPlan": "fedgram.data.plan",
     "Predictor": "fedgram.models.linear",
-    "Result": "fedgram.experiments.runner",
+    "Result": "fedgram.experiments.result",
+    "Results": "fedgram.experiments.result",
     "Samples": "fedgram.core.samples",
     "Shared": "fedgram.core.shared",
     "Site": "fedgram.federation.client",
@@ -73,7 +77,7 @@ _HOME = {
     "find_method": "fedgram.federation.method",
     "load_dataset": "fedgram.data.sources",
     "partition": "fedgram.data.partition",
-    "predict": "fedgram.models.linear",
+    "predict": "fedgram.models.model",
     "register": "fedgram.core.codec",
     "run": "fedgram.experiments.runner",
     "schema_field": "fedgram.core.additive",

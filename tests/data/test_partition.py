@@ -152,7 +152,7 @@ def test_more_clients_than_training_samples_are_refused():
 
 
 def test_a_single_class_is_refused():
-    with pytest.raises(DataError, match="one class"):
+    with pytest.raises(DataError, match="at least 2 classes, got 1: all samples have one class"):
         partitioned(dataset(np.zeros(9, int)), PartitionPlan(clients=2))
 
 

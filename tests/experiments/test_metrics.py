@@ -100,7 +100,7 @@ def measured():
 def test_the_auroc_of_a_run_is_the_mean_over_clients_that_have_one(measured):
     everybody, result = measured
     found = [
-        slow_auroc(result.models[site.id](site.test.features), site.test.labels.codes)
+        slow_auroc(result.predictors[site.id](site.test.features), site.test.labels.codes)
         for site in everybody.members
     ]
     defined = [area for area in found if area is not None]
@@ -112,7 +112,7 @@ def test_the_accuracy_within_a_class_is_that_of_a_slow_count(measured):
     everybody, result = measured
     right, seen = dict.fromkeys(range(10), 0), dict.fromkeys(range(10), 0)
     for site in everybody.members:
-        winners = result.models[site.id](site.test.features).argmax(axis=1)
+        winners = result.predictors[site.id](site.test.features).argmax(axis=1)
         for winner, code in zip(winners, site.test.labels.codes, strict=True):
             seen[int(code)] += 1
             right[int(code)] += winner == code

@@ -47,7 +47,7 @@ def folder(tmp_path):
 def test_a_folder_holds_the_run_its_exchanges_its_scores_and_its_models(folder, everybody):
     result = recorded(folder, everybody)
     found = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
-    models = {f"models/{client}.safetensors" for client in result.models}
+    models = {f"models/{client}.safetensors" for client in result.predictors}
     assert len(models) == 12
     assert found == {
         "run.json",
@@ -98,7 +98,7 @@ def test_a_private_run_records_no_client_and_nobodys_classes(folder, everybody):
 @pytest.mark.parametrize("name", names())
 def test_models_load_back_and_predict_the_same(folder, everybody, name):
     result = recorded(folder, everybody, name)
-    for client, model in result.models.items():
+    for client, model in result.predictors.items():
         again = codec.load(folder / "models" / f"{client}.safetensors")
         rows = everybody.test.features
         np.testing.assert_array_equal(again(rows), model(rows))

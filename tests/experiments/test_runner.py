@@ -70,7 +70,7 @@ def slow_accuracies(models, members, test):
 def test_accuracies_are_those_of_a_slow_count_and_each_round_is_scored_once(name, everybody):
     settings = {"effort": "low", "exchanges": 1} if name == "auto" else {}
     result = run(create_method(name, settings).shortened(), everybody)
-    slow = slow_accuracies(result.models, everybody.members, everybody.test)
+    slow = slow_accuracies(result.predictors, everybody.members, everybody.test)
     assert result.accuracy == pytest.approx({k: float(v) for k, v in slow.items()}, abs=1e-10)
     phases = [ask.phase for ask in result.record.exchanges]
     assert phases.count("score") == result.rounds
@@ -83,7 +83,7 @@ def test_held_out_clients_are_scored_apart_and_tested_on_everybodys_samples():
     result = run(create_method("fedhip"), everybody)
     assert len(everybody.test) == 450
     for scores, group in ((result.scores, everybody.members), (result.holdout, everybody.holdout)):
-        slow = slow_accuracies(result.models, group, everybody.test)
+        slow = slow_accuracies(result.predictors, group, everybody.test)
         assert scores.accuracy == pytest.approx({k: float(v) for k, v in slow.items()}, abs=1e-10)
         assert scores.tally.clients == len(group)
 
@@ -268,7 +268,7 @@ def test_every_round_is_scored_and_the_last_one_counts(rounds):
     assert result.rounds == 3
     one = run(rounds(rounds=2), dealt(clients=3))
     assert result.shared_digest != one.shared_digest
-    assert {codec.digest(model) for model in result.models.values()} == {
+    assert {codec.digest(model) for model in result.predictors.values()} == {
         codec.digest(result.shared)
     }
 
@@ -362,7 +362,7 @@ def test_the_chosen_round_is_the_first_that_is_best_on_validation_samples():
     result = run(Guessing(guesses=(0, 1, 2, 1, 0)), two_sites())
     assert (result.chosen.round, result.last.round, result.rounds) == (2, 5, 5)
     assert (result.chosen.scores.validity, result.last.scores.validity) == (3 / 7, 1 / 7)
-    assert {guess(model) for model in result.models.values()} == {1}
+    assert {guess(model) for model in result.predictors.values()} == {1}
     assert guess(result.shared) == 1
     assert guess(result.last.shared) == 0
     assert result.accuracy["sample_mean"] == 2 / 5  # of the chosen round, on test samples
@@ -396,7 +396,7 @@ def test_without_validation_samples_for_choices_the_last_round_counts(method, ev
     assert result.chosen.round == result.last.round == 2
     assert result.scores.valid is None
     assert result.to_dict()["valid"] is None
-    assert {guess(model) for model in result.models.values()} == {0}
+    assert {guess(model) for model in result.predictors.values()} == {0}
 
 
 def test_reserved_validation_samples_choose_for_every_method():
@@ -503,8 +503,8 @@ def test_the_models_of_the_chosen_round_are_those_of_a_run_that_ends_there(name)
     long = run(create_method(name, {"rounds": 6, **settings}), everybody)
     assert long.chosen.round < long.last.round
     cut = run(create_method(name, {"rounds": long.chosen.round, **settings}), everybody)
-    assert {n: codec.digest(m) for n, m in long.models.items()} == {
-        n: codec.digest(m) for n, m in cut.models.items()
+    assert {n: codec.digest(m) for n, m in long.predictors.items()} == {
+        n: codec.digest(m) for n, m in cut.predictors.items()
     }
     assert long.scores.accuracy == cut.last.scores.accuracy
 

@@ -98,7 +98,7 @@ def found(engine, method, everybody, monkeypatch, **options):
     return {
         "exchanges": exchanges,
         "shared": result.shared_digest,
-        "models": {name: codec.digest(model) for name, model in result.models.items()},
+        "models": {name: codec.digest(model) for name, model in result.predictors.items()},
         "rows": [list(one.clients) for one in rounds],
         "summaries": [dataclasses.replace(one.summary, **uncounted) for one in rounds],
         "partition": list(result.record.partition.clients) if result.record.partition else None,
@@ -361,7 +361,7 @@ def test_thousands_of_clients_are_a_matter_of_moments(clients):
     )
     result = run(AFL(), everybody)
     assert result.record.summary.clients == clients - 5
-    assert len(result.models) == clients
+    assert len(result.predictors) == clients
     central = run(create_method("central"), federate(data(4000), PartitionPlan(clients=5)))
     assert result.accuracy["sample_mean"] > 0.9 * central.accuracy["sample_mean"]
 

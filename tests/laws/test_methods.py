@@ -141,7 +141,7 @@ def test_methods_are_solved_from_totals_as_listed(name):
     assert laws.stands_on_totals(solved(name)) == (name in SOLVED)
     assert laws.stands_on_totals(short(name)) == (name in SOLVED and name not in GIVEN)
     result = run(solved(name), partitioned(clients=3))
-    models = {codec.digest(model) for model in result.models.values()}
+    models = {codec.digest(model) for model in result.predictors.values()}
     assert (name in SOLVED and len(models) == 1) == (name in ALIKE)
     assert (name in SOLVED or result.shared is None) == (name in CLOSED_FORM)
 
@@ -186,7 +186,7 @@ def test_a_clients_own_model_is_the_same_however_the_rest_is_spread_in_a_wide_sp
 @pytest.mark.parametrize(("name", "settings"), VARIANTS)
 def test_a_lone_client_works(name, settings):
     result = run(short(name, settings), federated({"only": trainable().take([3])}))
-    scores = result.models["only"](trainable().features)
+    scores = result.predictors["only"](trainable().features)
     assert scores.shape == (len(trainable()), 10)
     assert np.isfinite(scores).all()
 
@@ -210,9 +210,9 @@ def test_only_sums_are_needed_unless_said_otherwise(name):
         return
     openly, privately = run(short(name), everybody), run(short(name), everybody, private=True)
     assert privately.shared_digest == openly.shared_digest
-    for client, model in privately.models.items():
+    for client, model in privately.predictors.items():
         rows = everybody.test.features
-        np.testing.assert_allclose(model(rows), openly.models[client](rows), rtol=0, atol=1e-8)
+        np.testing.assert_allclose(model(rows), openly.predictors[client](rows), rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("width", [0, WIDE])
@@ -222,9 +222,9 @@ def test_whoever_solves_fedhip_the_predictions_agree(width):
         run(solved("fedhip", {"solver": solver, **lift}), everybody)
         for solver in ("server", "client")
     )
-    for name, model in server.models.items():
+    for name, model in server.predictors.items():
         rows = everybody.test.features
-        np.testing.assert_allclose(model(rows), client.models[name](rows), rtol=0, atol=1e-8)
+        np.testing.assert_allclose(model(rows), client.predictors[name](rows), rtol=0, atol=1e-8)
 
 
 def test_a_server_that_solves_sends_heads_and_to_late_clients_the_total():
@@ -261,7 +261,7 @@ def test_any_partition_gives_the_same_digests_in_a_wide_space_with_any_number_of
 def outcome(method, everybody):
     """Return all bytes that a run ends with, as digests."""
     result = run(method, everybody)
-    models = {client: codec.digest(model) for client, model in result.models.items()}
+    models = {client: codec.digest(model) for client, model in result.predictors.items()}
     return result.shared_digest, result.model_digest, models
 
 

@@ -274,7 +274,7 @@ def test_probabilities_are_calibrated_on_test_samples():
     losses, alone = [], [[] for _ in known.setting["parts"]]
     sure, correct = [], []
     for site in everybody.members:
-        model, codes = result.models[site.id], site.test.labels.codes
+        model, codes = result.predictors[site.id], site.test.labels.codes
         assert isinstance(model, LogLinear)
         shares = model.probabilities(site.test.features)
         np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-9)
@@ -315,7 +315,7 @@ def test_every_client_gets_what_the_shared_file_and_its_samples_give():
     for site in everybody.members:
         client = Client(id=site.id, train=site.train, valid=site.valid)
         model = create_method("auto").personalize(client, shared)
-        assert codec.digest(model) == codec.digest(result.models[site.id])
+        assert codec.digest(model) == codec.digest(result.predictors[site.id])
 
 
 def test_the_default_is_above_its_parts_as_methods():
@@ -396,7 +396,7 @@ def test_clients_of_one_sample_or_class_and_absent_classes(alike):
         "rest": trainable().take(np.flatnonzero((codes != 9) & (codes != 8))[:300]),
     }
     result = run(create_method("auto", {"classes_alike": alike}), federated(parts))
-    for model in result.models.values():
+    for model in result.predictors.values():
         scores = model(trainable().features)
         assert np.isfinite(scores).all()
         assert not (scores.argmax(axis=1) == 9).mean() > 0.2
@@ -407,7 +407,7 @@ def test_clients_of_one_sample_or_class_and_absent_classes(alike):
 def test_a_handful_of_samples_in_all(count):
     parts = {name: trainable().take([k]) for k, name in enumerate("ab"[:count])}
     result = run(create_method("auto", LOW), federated(parts))
-    for model in result.models.values():
+    for model in result.predictors.values():
         assert np.isfinite(model(trainable().features)).all()
 
 
@@ -416,7 +416,7 @@ def test_two_classes():
     parts = {name: samples.take(slice(k, None, 3)) for k, name in enumerate("abc")}
     result = run(create_method("auto"), federated(parts))
     test = samples.take(slice(0, 50))
-    hits = result.models["a"](test.features).argmax(axis=1) == test.labels.codes
+    hits = result.predictors["a"](test.features).argmax(axis=1) == test.labels.codes
     assert hits.mean() > 0.95
 
 

@@ -343,9 +343,9 @@ def test_what_is_on_top_is_what_it_would_be_on_deep_features(kind, top):
     expected = on_deep_features(top, everybody, last.below)
     result = run(kind(**SMALL, top=top), everybody)
     for client, model in expected.items():
-        assert isinstance(result.models[client], ResidualModel)
-        assert codec.digest(result.models[client].model) == codec.digest(model)
-        assert codec.digest(result.models[client].below) == codec.digest(last.below)
+        assert isinstance(result.predictors[client], ResidualModel)
+        assert codec.digest(result.predictors[client].model) == codec.digest(model)
+        assert codec.digest(result.predictors[client].below) == codec.digest(last.below)
 
 
 def test_validation_samples_are_deep_too():

@@ -158,8 +158,8 @@ def test_a_pull_leads_from_ones_own_regression_to_the_shared_one():
     tight = personal({"strength": 1e9}, everybody)
     loose = personal({"strength": 0.0, "ridge": 30.0}, everybody)
     for site in everybody.members:
-        np.testing.assert_allclose(tight.models[site.id](rows), shared.shared(rows), atol=1e-3)
-        model = loose.models[site.id]
+        np.testing.assert_allclose(tight.predictors[site.id](rows), shared.shared(rows), atol=1e-3)
+        model = loose.predictors[site.id]
         own = Samples(model.stack(site.train.features), site.train.labels)
         alone = Linear.fitted(own, own.labels.onehot(), ridge=30.0)
         np.testing.assert_allclose(model.head.weights, alone.weights, atol=1e-10)
@@ -170,7 +170,7 @@ def test_a_pull_is_the_minimizer_it_says_it_is():
     result = personal({"strength": 50.0, "ridge": 20.0}, everybody)
     shared = result.shared.model.head.weights
     for site in everybody.members:
-        model = result.models[site.id]
+        model = result.predictors[site.id]
         rows, targets = model.stack(site.train.features).real(), site.train.labels.onehot()
         head = model.head.weights
         slope = rows.T @ (rows @ head - targets) + 20.0 * head + 50.0 * (head - shared)
@@ -185,10 +185,10 @@ def test_personal_layers_end_where_a_strong_pull_leaves_them():
     loose = personal({**settings, "layer_strength": 1.0}, everybody)
     shared = tight.shared.model.stack
     for site in everybody.members:
-        assert tight.models[site.id].stack.digest == shared.digest
-        assert loose.models[site.id].stack.digest != shared.digest
+        assert tight.predictors[site.id].stack.digest == shared.digest
+        assert loose.predictors[site.id].stack.digest != shared.digest
     assert loose.shared.model.stack.digest == shared.digest
-    assert len({loose.models[site.id].stack.digest for site in everybody.members}) == 3
+    assert len({loose.predictors[site.id].stack.digest for site in everybody.members}) == 3
 
 
 def refitted(own, common, labels, rest, i, ridge, strength):
@@ -352,7 +352,7 @@ def test_models_go_through_bytes():
         )
         shared = codec.decode(codec.encode(result.shared))
         assert codec.digest(shared) == codec.digest(result.shared)
-        model = result.models[everybody.members[0].id]
+        model = result.predictors[everybody.members[0].id]
         again = codec.decode(codec.encode(model))
         rows = digits().features
         assert np.array_equal(predict(again, rows), predict(model, rows))

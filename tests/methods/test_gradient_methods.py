@@ -107,7 +107,7 @@ def test_every_method_works_with_few_clients_of_which_some_drop_out(name, hidden
         ask for ask in result.record.exchanges if ask.phase == "train" and ask.step != "opening"
     ]
     assert {ask.clients for ask in train if ask.step != "mean"} <= {1, 2, 3, 4}
-    for model in result.models.values():
+    for model in result.predictors.values():
         assert np.isfinite(model(skewed().test.features)).all()
     assert result.last.scores.valid.samples > 0
 

@@ -495,7 +495,7 @@ def test_late_tiny_and_one_sided_clients_get_a_model(prior):
     }
     result = run(Logistic(prior=prior), federated(parts, holdout=["late", "late-sample"]))
     for client in parts:
-        scores = result.models[client](everything.features)
+        scores = result.predictors[client](everything.features)
         assert scores.shape == (len(everything), 10)
         assert np.isfinite(scores).all()
     assert result.holdout.tally.clients == 2

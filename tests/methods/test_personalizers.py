@@ -96,8 +96,8 @@ def test_closed_ditto_is_apfl_without_lifts():
     ditto = run(create_method("closed-ditto", {"strength": 300.0, "ridge": 100.0}), everybody)
     apfl = run(create_method("apfl-linear", {"balance": 1.0}), everybody)
     rows = everybody.test.features
-    for client, model in ditto.models.items():
-        assert close(model(rows), apfl.models[client](rows))
+    for client, model in ditto.predictors.items():
+        assert close(model(rows), apfl.predictors[client](rows))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
@@ -174,7 +174,7 @@ def test_lda_takes_the_clients_frequencies():
         total = sum(np.bincount(s.train.labels.codes, minlength=10) for s in everybody.members)
         smoothed = (own + total / total.sum()) / (own.sum() + 1)
         expected = np.log(smoothed / (total / total.sum()))
-        assert close(result.models[site.id].shift, expected)
+        assert close(result.predictors[site.id].shift, expected)
 
 
 # Frequencies
@@ -267,7 +267,7 @@ def test_counts_are_those_of_refitting_the_whole_method(name):
         fixed, hits = create_method(name, {**settings, field: grid[place]}), 0
         for i, code in enumerate(parts["a"].labels.codes):
             some = federated({**parts, "a": without(parts["a"], i)})
-            model = run(fixed, some, metrics=Metrics(global_test=False)).models["a"]
+            model = run(fixed, some, metrics=Metrics(global_test=False)).predictors["a"]
             hits += model(parts["a"].take([i]).features)[0].argmax() == code
         assert engine.description[place] == hits
 

@@ -251,7 +251,7 @@ def test_every_method_repeats_with_any_number_of_workers(name):
     one, two = (run(short(name), everybody(), workers=workers) for workers in (1, 2))
     assert one.shared_digest == two.shared_digest
     assert one.model_digest == two.model_digest
-    for model in one.models.values():
+    for model in one.predictors.values():
         assert np.isfinite(model(everybody().test.features)).all()
 
 

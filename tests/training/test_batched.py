@@ -265,7 +265,7 @@ def test_no_method_depends_on_how_many_go_together(name, hidden, monkeypatch):
         assert len({len(site.train) for site in everybody.members}) > 5
         result = run(create_method(name, settings), everybody, workers=workers)
         asks = [dataclasses.replace(ask, seconds=0.0) for ask in result.record.exchanges]
-        models = {client: codec.digest(model) for client, model in result.models.items()}
+        models = {client: codec.digest(model) for client, model in result.predictors.items()}
         found.append((result.model_digest, models, asks))
     assert found[0] == found[1] == found[2]
 

@@ -24,7 +24,8 @@ from fedgram.core import codec
 from fedgram.core.shared import provenance
 from fedgram.engines.in_process import InProcess
 from fedgram.errors import FedgramError, LawError
-from fedgram.experiments.runner import Result, run
+from fedgram.experiments.result import Result
+from fedgram.experiments.runner import run
 from fedgram.federation.client import Client, Site
 from fedgram.federation.federated_dataset import FederatedDataset
 from fedgram.federation.method import Method, same_model
@@ -198,7 +199,7 @@ def rest_may_be_spread_in_any_way(method: Method[Any]) -> None:
         others = {f"other{k}": everything.take(part) for k, part in enumerate(parts)}
         # In the order of names the fixed client is sometimes the first, sometimes the last.
         me = "me" if len(parts) % 2 else "you"
-        found.add(codec.digest(run(method, federated({**others, me: own})).models[me]))
+        found.add(codec.digest(run(method, federated({**others, me: own})).predictors[me]))
     _demand(len(found) == 1, f"{len(found)} different models of a client whose own data are fixed")
 
 
@@ -223,7 +224,7 @@ LAWS: tuple[Callable[[Method[Any]], None], ...] = (
 def _outcome(method: Method[Any], federation: FederatedDataset, **options: Any) -> Any:
     """Return the digests of the shared value and of all models after a run."""
     result = run(method, federation, **options)
-    models = {client: codec.digest(model) for client, model in result.models.items()}
+    models = {client: codec.digest(model) for client, model in result.predictors.items()}
     return result.shared_digest, result.model_digest, models
 
 
@@ -237,7 +238,7 @@ def _personal(method: Method[Any], engine: InProcess, shared: Any) -> dict[str, 
 
 
 def _usable(result: Result, client: str) -> bool:
-    scores = result.models[client](trainable().features)
+    scores = result.predictors[client](trainable().features)
     return scores.shape == (len(trainable()), 10) and bool(np.isfinite(scores).all())
 
 

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import html
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from typing import Any
 
 import numpy as np
 
 from fedgram.core.samples import Array, Integers
+from fedgram.data.arrays import coded, column, matrix, names, require_finite
 from fedgram.errors import DataError
+from fedgram.runtime.text import escaped
 
 TRAIN, VALID, TEST = 0, 1, 2  # codes of `Dataset.split`
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Feature vectors with class codes, before any split.
+    """Feature vectors with labels, before any split.
 
     Parameters
     ----------
     x
-        Samples by features, of any float or integer type.
+        Samples by features: an array, a nested list, a data frame of pandas or polars, or a tensor
+        of torch, of any float or integer type.
     y
-        Class code of each sample.
+        Label of each sample: texts, integers or booleans. If `classes` is given, class codes.
+    clients
+        Another name of `client`.
     classes
-        Class names.
+        Class names, if `y` contains class codes; by default the labels of `y`, sorted.
     scale, offset
         If given, the real features are ``x * scale + offset``.
     client, domain
@@ -38,17 +45,34 @@ class Dataset:
         without the constant.
     name
         Name of the data in messages and records.
+    columns
+        Names of the features; by default those of a data frame.
+    labels
+        The labels behind the class codes, in the order of `classes`: what models return. By default
+        the labels of `y`, or the class names if `classes` is given.
+    standardize
+        Whether columns are standardized, by means and deviations from exact sums over the training
+        samples. False for features of a backbone. None: not standardized, and an error if the grid
+        would lose columns because their scales are very different.
 
     Examples
     --------
+    >>> Dataset([[0.0, 1.0], [1.0, 0.0], [1.0, 0.5]], ["cat", "dog", "dog"], clients=[1, 1, 2])
+    Dataset(data: 3 samples, 2 features, 2 classes, 2 clients)
     >>> from fedgram.data.sources import load_dataset
     >>> load_dataset("digits")
     Dataset(digits: 1797 samples, 64 features, 10 classes)
+    >>> Dataset([[0.0, 1.0], [1.0, 0.0]], ["cat"])
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.DataError: y: expected 2 values, one for each row of X, got 1
     """
 
     x: Array
     y: Integers
-    classes: tuple[str, ...]
+    clients: InitVar[Any] = None
+    _: KW_ONLY
+    classes: tuple[str, ...] = ()
     scale: Array | None = None
     offset: Array | None = None
     client: Array | None = None
@@ -57,14 +81,55 @@ class Dataset:
     backbone: str = ""
     grid: tuple[int, float] | None = None
     name: str = "data"
+    columns: tuple[str, ...] = ()
+    labels: Array = field(default_factory=lambda: np.zeros(0, np.str_))
+    standardize: bool | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, clients: Any) -> None:
+        self._take_arrays()
+        if clients is not None:
+            if self.client is not None:
+                raise DataError(f"{self.name}: expected clients or client, got both")
+            object.__setattr__(self, "client", names(clients, "clients", len(self.x)))
+        self._require_shapes()
+        self._require_columns()
+        wrong = np.flatnonzero((self.y < 0) | (self.y >= len(self.classes)))
+        if len(wrong):
+            client = "" if self.client is None else f"client {self.client[wrong[0]]}: "
+            raise DataError(
+                f"{self.name}: {client}labels run from {self.y.min()} to {self.y.max()}, but there "
+                f"are {len(self.classes)} classes; use codes from 0 to {len(self.classes) - 1}"
+            )
+
+    def _take_arrays(self) -> None:
+        """Turn features and labels of any kind into arrays."""
+        if not self.classes:
+            x, columns = matrix(self.x, "X")
+            require_finite(x, "X", columns)
+            found = coded(self.y, "y", len(x))
+            self._set(x=x, y=found.codes, classes=found.classes, columns=self.columns or columns)
+            if not len(self.labels):
+                self._set(labels=found.values)
+        elif not len(self.labels):
+            self._set(labels=np.array(self.classes))
+
+    def _set(self, **values: Any) -> None:
+        for label, value in values.items():
+            object.__setattr__(self, label, value)
+
+    def _require_shapes(self) -> None:
         real = np.issubdtype(self.x.dtype, np.integer) or np.issubdtype(self.x.dtype, np.floating)
         if self.x.ndim != 2 or not real:
             raise DataError(
                 f"{self.name}: x: expected numbers, samples by features, got {self.x.dtype} of "
                 f"shape {self.x.shape}"
             )
+        for label in ("client", "domain"):
+            given = getattr(self, label)
+            if given is not None and not isinstance(given, np.ndarray):
+                self._set(**{label: names(given, label, len(self.x))})
+        if self.split is not None and not isinstance(self.split, np.ndarray):
+            self._set(split=column(self.split, "split", len(self.x)))
         for label in ("y", "client", "domain", "split"):
             array = getattr(self, label)
             if array is not None and array.shape != (len(self.x),):
@@ -72,6 +137,8 @@ class Dataset:
                     f"{self.name}: {label} has shape {array.shape} but x has {len(self.x)} "
                     "rows; give one entry per row"
                 )
+
+    def _require_columns(self) -> None:
         for label in ("scale", "offset"):
             array = getattr(self, label)
             if array is not None and array.dtype.kind not in "iuf":
@@ -81,26 +148,37 @@ class Dataset:
                     f"{self.name}: {label} has shape {array.shape} but x has {self.x.shape[1]} "
                     "features; give one number per feature, or one for all"
                 )
+        if self.columns and len(self.columns) != self.x.shape[1]:
+            raise DataError(
+                f"{self.name}: columns: expected {self.x.shape[1]} names, got {len(self.columns)}"
+            )
+        if len(self.labels) != len(self.classes):
+            raise DataError(
+                f"{self.name}: labels: expected one for each of {len(self.classes)} classes, got "
+                f"{len(self.labels)}"
+            )
         if self.split is not None and self.split.dtype.kind not in "iufb":
             raise DataError(f"{self.name}: split: expected numbers, got {self.split.dtype}")
         if self.split is not None and not np.isin(self.split, (TRAIN, VALID, TEST)).all():
             raise DataError(f"{self.name}: split: expected 0 (train), 1 (valid) or 2 (test)")
-        wrong = np.flatnonzero((self.y < 0) | (self.y >= len(self.classes)))
-        if len(wrong):
-            client = "" if self.client is None else f"client {self.client[wrong[0]]}: "
+        if self.standardize and (self.grid or self.scale is not None or self.offset is not None):
             raise DataError(
-                f"{self.name}: {client}labels run from {self.y.min()} to {self.y.max()}, but there "
-                f"are {len(self.classes)} classes; use codes from 0 to {len(self.classes) - 1}"
+                f"{self.name}: standardize: expected raw columns, got features on a grid or with "
+                "a scale; leave standardize out"
             )
 
     def __len__(self) -> int:
         return len(self.y)
 
     def __repr__(self) -> str:
+        clients = "" if self.client is None else f", {len(np.unique(self.client))} clients"
         return (
-            f"Dataset({self.name}: {len(self)} samples, {self.x.shape[1]} features, "
-            f"{len(self.classes)} classes)"
+            f"Dataset({escaped(self.name)}: {len(self)} samples, {self.x.shape[1]} features, "
+            f"{len(self.classes)} classes{clients})"
         )
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgram.core.samples import Array, Floats, Integers
+from fedgram.data.arrays import require_two_classes
 from fedgram.data.dataset import TEST, TRAIN, VALID, Dataset
 from fedgram.data.plan import PartitionPlan
 from fedgram.errors import ConfigError, DataError
@@ -131,8 +132,7 @@ def partition(data: Dataset, plan: PartitionPlan) -> Partition:
     >>> [(share.id, len(share.train), len(share.test)) for share in shares]
     [('c0', 270, 89), ('c1', 268, 90), ('c2', 270, 90), ('c3', 268, 90), ('c4', 271, 91)]
     """
-    if len(np.unique(data.y)) < 2:
-        raise DataError(f"{data.name}: all samples have one class; at least two are needed")
+    require_two_classes(data.y, data.classes, f"{data.name}: y")
     names = _names(data, plan)
     if plan.split == "global":
         split = fixed_split(data, plan)

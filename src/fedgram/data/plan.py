@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fedgram.errors import ConfigError
 from fedgram.runtime.settings import propose
@@ -48,6 +50,10 @@ class PartitionPlan:
         choice to make on validation samples train on these samples too.
     holdout_clients
         Number of clients that take no part in training and get a personal model afterwards.
+    standardize
+        Standardize raw columns, by means and deviations from exact sums over the training samples.
+        false leaves them as they are. Without it, the data decide: columns are not standardized,
+        and columns that the grid would lose are an error.
 
     Examples
     --------
@@ -72,6 +78,7 @@ class PartitionPlan:
     valid_fraction: float = 0.0
     reserve_valid: bool = False
     holdout_clients: int = 0
+    standardize: bool | None = None
 
     def __post_init__(self) -> None:
         if self.partition not in PARTITIONS:
@@ -91,3 +98,19 @@ class PartitionPlan:
             if value is not None and value < least:
                 wanted = "at least 1" if least else "0 or more"
                 raise ConfigError(f"data.{name} = {value}: use {wanted}")
+
+
+def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded settings of a plan without those added later that are not set.
+
+    Studies find their earlier runs by the recorded settings.
+
+    Examples
+    --------
+    >>> stated({"clients": 5, "standardize": None}), stated({"standardize": True})
+    ({'clients': 5}, {'standardize': True})
+    """
+    return {key: value for key, value in settings.items() if key not in _ADDED or value is not None}
+
+
+_ADDED = ("standardize",)

@@ -27,7 +27,8 @@ from fedgram.engines.remote.transport import Transport
 from fedgram.errors import ConfigError, FederationError
 from fedgram.experiments.config import Config
 from fedgram.experiments.record import Record
-from fedgram.experiments.runner import Result, keeps_valid, run_on
+from fedgram.experiments.result import Result
+from fedgram.experiments.runner import keeps_valid, run_on
 from fedgram.experiments.scores import Scorer
 from fedgram.federation.method import Method
 from fedgram.ledger.folder import LOCK, Ledgers

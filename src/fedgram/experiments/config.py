@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from fedgram.data.plan import PartitionPlan
+from fedgram.data.plan import PartitionPlan, stated
 from fedgram.errors import ConfigError
 from fedgram.experiments.record import Record
-from fedgram.experiments.runner import Result, ScoringSchedule, run
+from fedgram.experiments.result import Result
+from fedgram.experiments.runner import ScoringSchedule, run
 from fedgram.features.grid import Grid
 from fedgram.federation.earlier_names import SETTINGS_VERSION, upgraded
 from fedgram.federation.federated_dataset import FederatedDataset
@@ -162,7 +163,7 @@ class Config:
         """Return the settings as in a TOML file."""
         return {
             "version": VERSION,
-            "data": asdict(self.data),
+            "data": stated(asdict(self.data)),
             "grid": asdict(self.grid),
             "engine": asdict(self.engine),
             "metrics": asdict(self.metrics),

@@ -5,25 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from typing import Any, overload
 
+from fedgram.data.plan import stated
 from fedgram.engines.in_process import InProcess
 from fedgram.engines.protocol import Engine
 from fedgram.errors import ConfigError
+from fedgram.experiments.calibration import calibration
 from fedgram.experiments.partition_summary import summary_of
+from fedgram.experiments.progress import ProgressLine, in_notebook
 from fedgram.experiments.record import Record
-from fedgram.experiments.run_record import HOLDOUT, MEMBERS, RunRecord
-from fedgram.experiments.scores import Scored, Scorer, Scores
+from fedgram.experiments.result import ModelInputs, Result, Results
+from fedgram.experiments.run_record import HOLDOUT, MEMBERS
+from fedgram.experiments.scores import Scored, Scorer
 from fedgram.federation.client import Site
-from fedgram.federation.federated_dataset import FederatedDataset
-from fedgram.federation.method import Method
+from fedgram.federation.federated_dataset import FederatedDataset, federate
+from fedgram.federation.method import Method, create_method, find_method, parameters
 from fedgram.federation.scoring import Metrics
 from fedgram.federation.shared import Published
 from fedgram.federation.sites import Sites
-from fedgram.models.linear import Predictor
 from fedgram.runtime import flops
+from fedgram.runtime.text import percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,79 +56,35 @@ class ScoringSchedule:
             raise ConfigError(f"scoring.patience = {self.patience}: use 0 for never, or more")
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Result:
-    """What a run ends with.
-
-    Parameters
-    ----------
-    method
-        Its name.
-    chosen, last
-        The round whose models are the result, and the last one.
-    models
-        The result: every client's model.
-    holdout
-        Scores of clients that took no part in training, if there are any.
-    record
-        The run as it is recorded.
-
-    Examples
-    --------
-    >>> from fedgram.data.sources import load_dataset
-    >>> from fedgram.federation.federated_dataset import federate
-    >>> from fedgram.methods.local import Local
-    >>> result = run(Local(), federate(load_dataset("digits")))
-    >>> result.method, result.rounds, result.shared_digest, len(result.models)
-    ('local', 1, None, 20)
-    """
-
-    method: str
-    chosen: Scored
-    last: Scored
-    models: Mapping[str, Predictor]
-    holdout: Scores | None
-    record: RunRecord
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds that were run."""
-        return self.last.round
-
-    @property
-    def scores(self) -> Scores:
-        """Scores of the chosen round."""
-        return self.chosen.scores
-
-    @property
-    def shared(self) -> Any:
-        """What was shared after the chosen round."""
-        return self.chosen.shared
-
-    @property
-    def accuracy(self) -> dict[str, float]:
-        """The five accuracies of the table, as fractions."""
-        return self.scores.accuracy
-
-    @property
-    def shared_digest(self) -> str | None:
-        """Digest of the totals behind the shared model; on the grid the same on every machine."""
-        return self.scores.shared_digest
-
-    @property
-    def model_digest(self) -> str | None:
-        """Digest of the set of models; None if the server must not see single models."""
-        return self.scores.model_digest
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain numbers and texts, for JSON."""
-        return self.record.to_dict()
-
-
+@overload
 def run(
-    method: Method[Any],
+    method: str | Method[Any],
     sites: FederatedDataset,
     *,
+    seeds: None = None,
+    **options: Any,
+) -> Result: ...
+@overload
+def run(
+    method: Sequence[str | Method[Any]],
+    sites: FederatedDataset,
+    *,
+    seeds: Sequence[int] | None = None,
+    **options: Any,
+) -> Results: ...
+@overload
+def run(
+    method: str | Method[Any],
+    sites: FederatedDataset,
+    *,
+    seeds: Sequence[int],
+    **options: Any,
+) -> Results: ...
+def run(
+    method: str | Method[Any] | Sequence[str | Method[Any]],
+    sites: FederatedDataset,
+    *,
+    seeds: Sequence[int] | None = None,
     name: str | None = None,
     seed: int = 0,
     workers: int = 1,
@@ -137,27 +97,163 @@ def run(
     record: Record | None = None,
     on_reply: Callable[[str, int, int], None] | None = None,
     on_round: Callable[[int], None] | None = None,
-) -> Result:
-    """Run a method on a federation of sites in this process.
+    progress: bool | None = None,
+    **settings: Any,
+) -> Result | Results:
+    """Run a method on a federation in this process: fit, personalize, score.
 
-    With a `threshold` sums are computed by secure aggregation, which needs more than this fraction
-    of the clients until its end. With the address of a Ray cluster as `ray`, clients live in this
-    number of Ray workers.
+    Parameters
+    ----------
+    method
+        A name, such as "apfl"; a method; or a list of them, which gives `Results`.
+    sites
+        The federation, from `federate`.
+    seeds
+        Run once for each of these seeds, and return `Results`: each is the seed of a partition of
+        its own and of the method's random numbers.
+    name
+        Name of the method in records; by default the one it was given by.
+    seed
+        Seed of the method's random numbers.
+    workers
+        Number of clients that compute at the same time, or of Ray workers.
+    private
+        Show the server sums only, as under secure aggregation.
+    dropout
+        Probability that a client does not answer a request during training.
+    threshold
+        Compute sums by secure aggregation, which needs more than this fraction of the clients until
+        its end.
+    ray
+        The address of a Ray cluster; clients live in Ray workers.
+    metrics
+        What to compute beyond accuracy.
+    scoring
+        Which rounds are scored, and when to stop.
+    record
+        Collects the results, and writes them if it has a folder.
+    on_reply
+        Called with the name of a step, the number of clients that have answered, and their number.
+    on_round
+        Called with the number of each round that has ended.
+    progress
+        Show one line of progress; None shows it in notebooks.
+    **settings
+        Settings of a method that is given by its name, such as ``balance=0.3``. Of several methods,
+        those that have a setting take it.
 
     Examples
     --------
-    >>> from fedgram.data.sources import load_dataset
-    >>> from fedgram.federation.federated_dataset import federate
-    >>> from fedgram.methods.afl import AFL
-    >>> result = run(AFL(), federate(load_dataset("digits")))
-    >>> round(result.accuracy["sample_mean"], 2)
-    0.94
+    >>> import fedgram as fg
+    >>> digits = fg.federate(fg.load_dataset("digits"))
+    >>> fg.run("apfl", digits, balance=0.3)
+    Result(apfl: 20 clients, client mean 97.7 %, worst 10 % 91.2 %, global test 93.4 %)
+    >>> rounds = []
+    >>> result = fg.run("fedavg", digits, rounds=3, on_round=rounds.append)
+    >>> rounds
+    [1, 2, 3]
+    >>> fg.run("apfl", digits, balanse=0.3)
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.ConfigError: method.apfl.balanse is not a setting; did you mean 'balance'?
     """
-    record = record or Record()
+    options: dict[str, Any] = {
+        "workers": workers,
+        "private": private,
+        "dropout": dropout,
+        "threshold": threshold,
+        "ray": ray,
+        "metrics": metrics,
+        "scoring": scoring,
+        "on_reply": on_reply,
+        "on_round": on_round,
+        "progress": progress,
+    }
+    _require_federation(sites)
+    several = isinstance(method, list | tuple)
+    listed: list[Any] = list(method) if isinstance(method, list | tuple) else [method]
+    made = [_created(each, settings, alone=not several) for each in listed]
+    if several or seeds is not None:
+        for each, given in (("record", record), ("name", name)):
+            if given is not None:
+                raise ConfigError(f"{each}: expected one method and one seed, got several")
+        wanted = [seed] if seeds is None else list(seeds)
+        repeated = [sites if seeds is None else _with_seed(sites, each) for each in wanted]
+        return Results(
+            [
+                _run(method_, sites_, name=called, seed=seed_, **options)
+                for called, method_ in made
+                for seed_, sites_ in zip(wanted, repeated, strict=True)
+            ]
+        )
+    called, only = made[0]
+    return _run(only, sites, name=name or called, seed=seed, record=record, **options)
+
+
+def _require_federation(sites: Any) -> None:
+    if not isinstance(sites, FederatedDataset):
+        raise ConfigError(
+            f"sites: expected a FederatedDataset, got {type(sites).__name__}; use federate(data)"
+        )
     if not sites.members:
         raise ConfigError("the federation has no clients; give at least one member")
+
+
+def _created(
+    method: str | Method[Any], settings: Mapping[str, Any], *, alone: bool
+) -> tuple[str | None, Method[Any]]:
+    """Return a method with its name; of several methods each takes the settings that it has."""
+    if isinstance(method, Method):
+        if settings and alone:
+            raise ConfigError(
+                f"{next(iter(settings))}: settings belong to a method that is given by its name; "
+                "use create_method(name, ...)"
+            )
+        return None, method
+    if not isinstance(method, str):
+        raise ConfigError(
+            f"method: expected a name such as 'apfl', or a method, got {type(method).__name__}"
+        )
+    if not alone:
+        has = {parameter.name for parameter in parameters(find_method(method))}
+        settings = {key: value for key, value in settings.items() if key in has}
+    return method, create_method(method, settings)
+
+
+def _with_seed(sites: FederatedDataset, seed: int) -> FederatedDataset:
+    """Return the same data in the partition of another seed."""
+    if sites.made is None:
+        raise ConfigError("seeds: expected a federation from federate(), whose data are known")
+    made = sites.made
+    return federate(made.data, replace(made.plan, seed=seed), made.grid)
+
+
+def _run(
+    method: Method[Any],
+    sites: FederatedDataset,
+    *,
+    name: str | None,
+    seed: int,
+    workers: int,
+    private: bool,
+    dropout: float,
+    threshold: float | None,
+    ray: str | None,
+    metrics: Metrics,
+    scoring: ScoringSchedule,
+    record: Record | None = None,
+    on_reply: Callable[[str, int, int], None] | None,
+    on_round: Callable[[int], None] | None,
+    progress: bool | None,
+) -> Result:
+    called = name or type(method).__name__.lower()
+    record = record or Record(settings=_about(method, called, sites, seed))
     if not private and threshold is None:  # sums do not reveal class counts
         record.partition(summary_of(sites))
+    line = None
+    if progress or (progress is None and in_notebook()):
+        line = ProgressLine(called, method.number_of_rounds())
+        on_reply, on_round = _both(on_reply, line.reply), _both(on_round, line.round)
 
     with ExitStack() as stack:
         engine_type: Callable[..., InProcess] = partial(InProcess, private=private)
@@ -166,7 +262,7 @@ def run(
         elif ray is not None:
             engine_type = _on_ray(stack, record, method, name, address=ray, private=private)
 
-        def federate(members: Sequence[Site]) -> InProcess:
+        def engine(members: Sequence[Site]) -> InProcess:
             return engine_type(
                 Sites.of(members).fresh(),  # nothing is left of earlier runs
                 seed=seed,
@@ -177,16 +273,57 @@ def run(
             )
 
         kept_valid = keeps_valid(method) or sites.reserves_valid
-        return run_on(
+        result = run_on(
             method,
-            federate(sites.members),
+            engine(sites.members),
             Scorer(method, sites.test, metrics, kept_valid=kept_valid),
             name=name,
-            late=federate(sites.holdout) if sites.holdout else None,
+            late=engine(sites.holdout) if sites.holdout else None,
             scoring=scoring,
             record=record,
             on_round=on_round,
         )
+    if line is not None:
+        line.end(f"client mean {percent(result.accuracy['client_mean'])} %")
+    return replace(result, seed=seed, common=_common(method, sites, seed))
+
+
+def _common(method: Method[Any], sites: FederatedDataset, seed: int) -> ModelInputs | None:
+    """Return what the models of a run have in common; None if the data are not known."""
+    if sites.made is None:
+        return None
+    return ModelInputs(
+        inputs=sites.made.inputs,
+        labels=tuple(sites.made.data.labels.tolist()),
+        calibrate=cache(partial(calibration, method, sites, seed=seed)),
+    )
+
+
+def _about(
+    method: Method[Any], name: str, sites: FederatedDataset, seed: int
+) -> dict[str, Any] | None:
+    """Return what is recorded of a run that has no configuration file."""
+    if sites.made is None:
+        return None
+    made = sites.made
+    config = {
+        "data": {"source": made.data.name, **stated(asdict(made.plan))},
+        "grid": asdict(made.grid),
+        "engine": {"seed": seed},
+        "methods": [name],
+    }
+    return {"method": name, "parameters": method.settings(), "config": config}
+
+
+def _both(one: Callable[..., None] | None, other: Callable[..., None]) -> Callable[..., None]:
+    """Return a callback that calls two."""
+
+    def call(*given: Any) -> None:
+        if one is not None:
+            one(*given)
+        other(*given)
+
+    return call
 
 
 def keeps_valid(method: Method[Any]) -> bool:
@@ -227,9 +364,10 @@ def run_on(
         method=called,
         chosen=chosen,
         last=last,
-        models=models,
+        predictors=models,
         holdout=holdout,
         record=record.to_run_record(called, settings),
+        shared_predictor=partial(method.shared_predictor, chosen.shared),
     )
 
 

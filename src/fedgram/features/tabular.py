@@ -97,10 +97,10 @@ def rows(schema: Schema, table: Table, grid: Grid) -> Array:
     """
     read = schema.read(table)
     standard = np.hstack([column.encoded(read[name]) for name, column in schema.columns.items()])
-    return grid.levels(_rescaled(np.clip(standard, -grid.reach, grid.reach), schema.anchor))
+    return grid.levels(rescaled(np.clip(standard, -grid.reach, grid.reach), schema.anchor))
 
 
-def _rescaled(standard: Floats, anchor: float) -> Floats:
+def rescaled(standard: Floats, anchor: float) -> Floats:
     """Divide each row by ``sqrt((mean square + anchor^2) / (1 + anchor^2))``.
 
     The squares are summed as integers, and IEEE 754 defines the other operations to the bit. So

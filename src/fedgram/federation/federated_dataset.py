@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import html
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,15 +16,48 @@ from fedgram.data.dataset import TEST, Dataset
 from fedgram.data.partition import Partition, partition
 from fedgram.data.plan import PartitionPlan
 from fedgram.data.sources import load_dataset
-from fedgram.errors import DataError, RowError
+from fedgram.errors import ConfigError, DataError, RowError
 from fedgram.features.grid import Grid
+from fedgram.features.inputs import Inputs
+from fedgram.features.standardize import Standardization, require_kept
 from fedgram.federation.client import Site
 from fedgram.federation.sites import Sites
+from fedgram.runtime.settings import build
+from fedgram.runtime.text import escaped
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Origin:
+    """What a federated data set was made of.
+
+    Parameters
+    ----------
+    data, plan, grid
+        The data set, how it was partitioned, and the grid.
+    inputs
+        What turns arrays into features of this federation, for new samples.
+    """
+
+    data: Dataset
+    plan: PartitionPlan
+    grid: Grid
+    inputs: Inputs
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FederatedDataset:
     """The members of a federation, the held-out clients, and the test samples of all.
+
+    Parameters
+    ----------
+    members
+        The clients.
+    holdout
+        Clients that take no part in training.
+    test
+        The test samples of all clients.
+    made
+        What it was made of, if `federate` made it.
 
     Examples
     --------
@@ -34,6 +69,19 @@ class FederatedDataset:
     members: Sequence[Site]
     holdout: Sequence[Site]
     test: Samples
+    made: Origin | None = None
+
+    def __repr__(self) -> str:
+        held = f", {len(self.holdout)} held out" if len(self.holdout) else ""
+        data = f"{escaped(self.made.data.name)}: " if self.made else ""
+        train = int(Sites.of(self.members).train.counts.sum())
+        return (
+            f"FederatedDataset({data}{len(self.members)} clients{held}, {train} training and "
+            f"{len(self.test)} test samples)"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
 
     @property
     def reserves_valid(self) -> bool:
@@ -41,8 +89,11 @@ class FederatedDataset:
         return Sites.of(self.members).reserve_valid
 
 
-def gridded(data: Dataset, grid: Grid) -> Samples:
-    """Return all samples of a data set on the grid; errors name the invalid row and its client."""
+def gridded(data: Dataset, grid: Grid, scaling: Standardization | None = None) -> Samples:
+    """Return all samples of a data set on the grid; errors name the invalid row and its client.
+
+    Raw columns are standardized first, if a standardization is given.
+    """
     if data.grid is not None:
         if (grid.bits, grid.reach) != data.grid:
             bits, clip = data.grid
@@ -58,6 +109,8 @@ def gridded(data: Dataset, grid: Grid) -> Samples:
             )
         stored = grid.stored(data.x, backbone=data.backbone)
         return Samples(stored, Labels(data.y, data.classes))
+    if scaling is not None:
+        return Samples(scaling(data.x, grid), Labels(data.y, data.classes))
     try:
         features = grid(data.x, scale=data.scale, offset=data.offset, backbone=data.backbone)
     except RowError as error:
@@ -90,29 +143,53 @@ def training_batches(source: str, grid: Grid) -> Iterator[Samples]:
 
 
 def federate(
-    data: Dataset, plan: PartitionPlan | None = None, grid: Grid | None = None
+    data: Dataset, plan: PartitionPlan | None = None, grid: Grid | None = None, **settings: Any
 ) -> FederatedDataset:
-    """Put the data on the grid and partition them over sites.
+    """Put the data on the grid and partition them over clients.
+
+    Without a plan and settings, clients are those that the data name, each with a quarter of its
+    samples for tests; without names, 20 clients are drawn as by `PartitionPlan()`.
 
     Parameters
     ----------
     data
         The data set.
     plan
-        How to partition the data; by default `PartitionPlan()`.
+        How to partition the data. Instead of a plan, its fields can be given as settings.
     grid
         The grid; by default `Grid()`.
+    **settings
+        Fields of `PartitionPlan`, such as ``clients=20, partition="dirichlet", seed=0``; `alpha`
+        is the concentration of the Dirichlet distribution.
 
     Examples
     --------
     >>> from fedgram.data.sources import load_dataset
-    >>> dataset = federate(load_dataset("digits"), PartitionPlan(clients=4, holdout_clients=1))
-    >>> len(dataset.members), len(dataset.holdout), len(dataset.test)
-    (3, 1, 450)
+    >>> digits = load_dataset("digits")
+    >>> federate(digits, clients=20, partition="dirichlet", alpha=0.1, seed=0)
+    FederatedDataset(digits: 20 clients, 1347 training and 450 test samples)
+    >>> federate(digits, PartitionPlan(clients=4, holdout_clients=1))
+    FederatedDataset(digits: 3 clients, 1 held out, 1154 training and 450 test samples)
+    >>> federate(Dataset([[0, 1], [1, 0]] * 4, ["a", "b"] * 4, ["n", "n", "s", "s"] * 2,
+    ...     standardize=True))
+    FederatedDataset(data: 2 clients, 6 training and 2 test samples)
+    >>> federate(digits, clints=20)
+    Traceback (most recent call last):
+    ...
+    fedgram.errors.ConfigError: data.clints is not a setting; did you mean 'clients'?
     """
-    plan = plan or PartitionPlan()
-    everything = gridded(data, grid or Grid())
+    if not isinstance(data, Dataset):
+        raise DataError(f"data: expected a Dataset, got {type(data).__name__}; use Dataset(X, y)")
+    plan, grid = _plan(data, plan, settings), grid or Grid()
     shares = partition(data, plan)
+    standardize = data.standardize if plan.standardize is None else plan.standardize
+    scaling = None
+    if standardize:
+        training = shares.train.indices[np.repeat(~shares.held_out, shares.train.counts)]
+        scaling = Standardization.of(data.x[training])
+    everything = gridded(data, grid, scaling)
+    if standardize is None and not data.backbone and data.grid is None and data.scale is None:
+        require_kept(data.x, grid, data.name, data.columns)
 
     def sites_of(chosen: Partition) -> tuple[Sites, Samples]:
         train, valid, test = (
@@ -126,4 +203,35 @@ def federate(
     members, test = sites_of(shares.select(~shares.held_out))
     holdout, late = sites_of(shares.select(shares.held_out))
     everyones = concatenate([test, late]) if len(late) else test
-    return FederatedDataset(members=members, holdout=holdout, test=everyones)
+    inputs = Inputs(
+        space=everything.features.space,
+        columns=data.columns,
+        standardization=scaling,
+        scale=data.scale,
+        offset=data.offset,
+    )
+    made = Origin(data=data, plan=plan, grid=grid, inputs=inputs)
+    return FederatedDataset(members=members, holdout=holdout, test=everyones, made=made)
+
+
+def _plan(data: Dataset, plan: PartitionPlan | None, settings: Mapping[str, Any]) -> PartitionPlan:
+    """Return the plan, or one of the settings; without both, of the clients that the data name."""
+    if plan is not None and not isinstance(plan, PartitionPlan):
+        raise ConfigError(
+            f"plan: expected a PartitionPlan, got {type(plan).__name__}; name settings, as in "
+            "federate(data, clients=20)"
+        )
+    if "alpha" in settings:
+        if "dirichlet" in settings:
+            raise ConfigError("alpha: expected alpha or dirichlet, got both")
+        settings = {**settings, "dirichlet": settings["alpha"]}
+        settings.pop("alpha")
+    if plan is not None:
+        return build(PartitionPlan, settings, "data", default=plan) if settings else plan
+    partitions = {"clients", "partition", "dirichlet"}
+    if data.client is not None and partitions.isdisjoint(settings):
+        settings = {"partition": "given", **settings}
+        if data.split is None:
+            settings = {"split": "within-client", **settings}
+    made: PartitionPlan = build(PartitionPlan, settings, "data")
+    return made

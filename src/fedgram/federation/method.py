@@ -185,15 +185,26 @@ def find_method(name: str) -> type[Method[Any]]:
     return _only_method(importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}"))
 
 
-def create_method(name: str, settings: Mapping[str, Any] | None = None) -> Method[Any]:
+def create_method(name: str, settings: Mapping[str, Any] | None = None, **more: Any) -> Method[Any]:
     """Return a method with some of its parameters set; raise ConfigError for invalid ones.
+
+    Parameters
+    ----------
+    name
+        Name of the method, or the path of a ``.py`` file with one.
+    settings
+        Values by parameter, as a table of settings gives them.
+    **more
+        The same as keywords.
 
     Examples
     --------
+    >>> create_method("apfl", balance=0.3).balance
+    0.3
     >>> create_method("afl", {"ridge": 3, "lift": {"width": 16}})
     AFL(ridge=3.0, lift=Lift(width=16, activation='relu', seed=0, scale=1.0))
     """
-    built: Method[Any] = build(find_method(name), settings or {}, f"method.{name}")
+    built: Method[Any] = build(find_method(name), {**(settings or {}), **more}, f"method.{name}")
     return built
 
 

@@ -65,7 +65,7 @@ def described(result):
         "bytes": [
             (e.step, e.phase, e.clients, e.bytes_up, e.bytes_down) for e in result.record.exchanges
         ],
-        "kept": {name: codec.digest(model) for name, model in result.models.items()},
+        "kept": {name: codec.digest(model) for name, model in result.predictors.items()},
     }
 
 

@@ -1,0 +1,70 @@
+"""A figure of a result: SVG that notebooks show, and a file for everything else."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedgram.errors import ConfigError
+from fedgram.runtime import files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure as SVG; a notebook shows it.
+
+    Parameters
+    ----------
+    title
+        What it shows.
+    svg
+        The figure.
+
+    Examples
+    --------
+    >>> import fedgram as fg
+    >>> figure = fg.run("afl", fg.federate(fg.load_dataset("digits"))).plot()
+    >>> figure, figure.svg[:4]
+    (Figure(accuracy of 19 clients), '<svg')
+    """
+
+    title: str
+    svg: str
+
+    def __repr__(self) -> str:
+        return f"Figure({self.title})"
+
+    def _repr_html_(self) -> str:
+        return self.svg
+
+    def save(self, path: str | Path) -> Path:
+        """Write the figure to an ``.svg`` or ``.html`` file.
+
+        Parameters
+        ----------
+        path
+            The file.
+        """
+        path = Path(path)
+        if path.suffix not in (".svg", ".html"):
+            raise ConfigError(f"path: expected a name that ends with .svg or .html, got {path}")
+        page = f"<!doctype html>\n<meta charset='utf-8'>\n<title>fedgram</title>\n{self.svg}\n"
+        files.write(path, self.svg if path.suffix == ".svg" else page)
+        return path
+
+
+def accuracy_of_clients(accuracies: Mapping[str, Sequence[float]]) -> Figure:
+    """Return a figure of each method's clients, from the worst to the best.
+
+    Parameters
+    ----------
+    accuracies
+        Of each method, the accuracy of every client that has test samples.
+    """
+    # By name: the report reads recorded runs, so that it is above this package.
+    charts = importlib.import_module("fedgram.report.charts.clients")
+    clients = max((len(found) for found in accuracies.values()), default=0)
+    title = f"accuracy of {clients} clients"
+    return Figure(title=title, svg=str(charts.spread_of_clients(title, accuracies)))
