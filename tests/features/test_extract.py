@@ -21,6 +21,7 @@ from fedgram.data.items import read_items
 from fedgram.errors import ConfigError, DataError
 from fedgram.features import extract
 from fedgram.features.backbones import find, registry
+from fedgram.features.backbones.preprocessing import rows_first
 from fedgram.features.extract import Extraction
 from fedgram.federation.federated_dataset import gridded
 
@@ -372,3 +373,14 @@ def test_pixels_are_the_mean_colors_of_cells(shape):
 def test_the_module_of_every_backbone_exists():
     for source, module in registry._SOURCES.items():
         assert find_spec(f"fedgram.features.backbones.{module}"), source
+
+
+@pytest.mark.parametrize(("height", "width"), [(9, 300), (64, 64), (100, 120), (30, 20)])
+def test_images_are_resized_as_pillow_does_where_all_its_versions_agree(height, width):
+    Image = pytest.importorskip("PIL.Image")
+    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    for name in ("bicubic", "bilinear", "lanczos", "nearest", "box"):
+        kind = Image.Resampling[name.upper()]
+        expected = np.asarray(Image.fromarray(image).resize((64, 48), kind))
+        found = np.asarray(rows_first(Image.fromarray(image), (64, 48), name))
+        np.testing.assert_array_equal(found, expected)

@@ -108,7 +108,7 @@ def test_identity_and_relu_are_exact_integers(activation, bits):
 
 def test_every_entry_of_the_identity_table_is_the_nearest_integer():
     space = Grid(bits=8).space(64)
-    (table,) = (t.tolist() for t in Lift(width=1, activation="identity")._tables(space))
+    (table,) = (t.tolist() for t in Lift(width=1, activation="identity").tables(space))
     middle = len(table) // 2
     assert table == [nearest(p, 65) for p in range(-middle, middle + 1)]
     assert table[0] == -127
@@ -187,7 +187,7 @@ def test_signs_are_balanced_and_cannot_be_changed():
 def test_the_space_carries_the_hash_of_the_table():
     inputs = rows().space
     lift = Lift(width=4, activation="gelu", seed=3)
-    hashed = hashlib.sha256(lift._tables(inputs)[0].tobytes()).hexdigest()[:16]
+    hashed = hashlib.sha256(lift.tables(inputs)[0].tobytes()).hexdigest()[:16]
     assert lift.space(inputs).steps == (
         *inputs.steps,
         f"lift(width 4, gelu, seed 3, table {hashed})",
@@ -282,7 +282,7 @@ def test_fourier_features_are_pairs_of_a_slow_reference_within_a_step(bits, widt
 def test_every_entry_of_the_cosine_table_is_the_nearest_integer(scale):
     """Against a cosine in integers of 200 places: so no machine's mathematics library matters."""
     space = Grid(bits=8).space(15)  # of 16 features with the constant, whose root is 4
-    table = Lift(width=1, activation="fourier", scale=scale)._tables(space)[0].tolist()
+    table = Lift(width=1, activation="fourier", scale=scale).tables(space)[0].tolist()
     middle = len(table) // 2
     unit, root = Fraction(space.unit), Fraction(math.sqrt(2))
     for k in range(0, middle + 1, 3):

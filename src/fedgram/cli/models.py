@@ -18,6 +18,7 @@ from fedgram.core.sound import require_sound
 from fedgram.data.sources import load_schema
 from fedgram.errors import ConfigError, DataError, FedgramError
 from fedgram.experiments import config as configuration
+from fedgram.export.card import write_personal_card
 from fedgram.features.grid import Grid
 from fedgram.federation.client import Client
 from fedgram.federation.shared import Published
@@ -61,6 +62,7 @@ def personalize(
         site = Client(id="site", train=samples, valid=samples.take([]))
         model = method.personalize(site, part_for(common, site.id))
     codec.save(out, saved(model, schema or load_schema(data)))
+    write_personal_card(out, model, published, len(samples))
     say(f"{out}: a personal model from {len(samples)} samples")
 
 

@@ -22,6 +22,7 @@ from fedgram.experiments.partition_summary import partition_name
 from fedgram.experiments.reader import read_runs
 from fedgram.experiments.record import Record
 from fedgram.experiments.run_record import RunRecord
+from fedgram.export.card import write_run_card
 from fedgram.federation import method as methods_module
 from fedgram.federation.federated_dataset import federate
 
@@ -64,6 +65,8 @@ def run(
                 name, federation, record=record, on_reply=on_reply, on_round=on_round
             )
             runs.append(result.record)
+            if out is not None:
+                write_run_card(out / Path(name).stem)
     if as_json:
         click.echo(_json(runs, who_gains(runs)))
         return

@@ -117,7 +117,7 @@ class Lift:
         if self.scale != 1:
             detail += f", scale {self.scale!r}"
         if inputs.exact:
-            entries = b"".join(table.tobytes() for table in self._tables(inputs))
+            entries = b"".join(table.tobytes() for table in self.tables(inputs))
             detail += f", table {hashlib.sha256(entries).hexdigest()[:16]}"
         steps = (*inputs.steps, f"lift({detail})")
         return replace(inputs, width=self.width + inputs.has_constant, steps=steps)
@@ -131,7 +131,7 @@ class Lift:
             f"a lift of {len(features)} samples to {self.width} features",
             "use a smaller width",
         )
-        parts = self._parts(inputs.width)
+        parts = self.parts(inputs.width)
         rows = np.empty((len(features), space.width), features.values.dtype)
         if space.has_constant:
             rows[:, space.constant] = bias(inputs.unit, inputs.bound)
@@ -142,7 +142,7 @@ class Lift:
                 activate(features.values[some], signs, rows[some, columns])
         return Features(rows, space)
 
-    def _parts(self, inputs: int) -> list[tuple[slice, Array]]:
+    def parts(self, inputs: int) -> list[tuple[slice, Array]]:
         """Return the columns and the signs of each activation: cosine and sine share signs."""
         if self.activation != FOURIER:
             return [(slice(0, self.width), signs_of(inputs, self.width, self.seed))]
@@ -161,7 +161,7 @@ class Lift:
 
     def _activated(self, inputs: Space) -> list[Callable[[Array, Array, Array], None]]:
         if inputs.exact:
-            return [self._integers(inputs.bound, table) for table in self._tables(inputs)]
+            return [self._integers(inputs.bound, table) for table in self.tables(inputs)]
         return [self._floats(function, np.sqrt(inputs.width)) for function in self._functions()]
 
     def _integers(self, bound: int, table: Array) -> Callable[[Array, Array, Array], None]:
@@ -178,7 +178,8 @@ class Lift:
 
         return activate
 
-    def _tables(self, inputs: Space) -> list[Array]:
+    def tables(self, inputs: Space) -> list[Array]:
+        """Return the table of each part: the activation of every projected integer, rounded."""
         return [
             _table(function, inputs.unit, inputs.bound, inputs.width, self.scale)
             for function in self._functions()

@@ -243,45 +243,18 @@ class NewData:
             ) from error
 
     def _backbone(self, space: Space, items: Items) -> Backbone:
-        """Return the backbone that the model names; another one is refused."""
-        if isinstance(space.layout, ImageLayout) and _is_flat(space):
-            return _Flat(layout=space.layout, name=space.backbone)
-        wanted, _, digest = space.backbone.partition(" ")
-        if not wanted and not self.backbone:
+        if not space.backbone and not self.backbone:
             raise ConfigError(
                 f"{items.name}: {items.kind}, but the model was made from vectors and names no "
                 "backbone; give vectors, or the backbone that made its features with --backbone"
             )
-        if isinstance(space.layout, TableLayout) or wanted == "identity":
-            raise MismatchError(
-                f"{items.name}: {items.kind}, but the model was made for {space.backbone}; "
-                "expected a table or vectors"
-            )
-        chosen = find(self.backbone or self._findable(wanted), self.weights)
-        if digest and chosen.digest[:DIGITS] != digest:
-            raise MismatchError(
-                f"backbone {chosen.name} {chosen.digest[:DIGITS]}: the model was made with "
-                f"{space.backbone}; use that backbone with the same weights"
-            )
+        chosen = backbone_of(space, given=self.backbone, weights=self.weights, near=self.near)
         if chosen.takes != items.kind:
             raise MismatchError(
                 f"{items.name}: {items.kind}, but {chosen.name}, the backbone of the model, takes "
                 f"{chosen.takes}"
             )
         return chosen
-
-    def _findable(self, wanted: str) -> str:
-        """Return the name of a backbone with the path of its file."""
-        source, _, rest = wanted.partition(":")
-        if source != "onnx":
-            return wanted
-        for path in (Path(rest), (self.near or Path()) / rest):
-            if path.is_file():
-                return f"onnx:{path}"
-        raise ConfigError(
-            f"the model was made with {wanted}, which is neither here nor beside the model; give "
-            f"its path: --backbone onnx:PATH/{rest}"
-        )
 
     def _takes_texts(self, space: Space) -> bool:
         """Whether the backbone of the model takes texts; no if it cannot be had here."""
@@ -294,8 +267,55 @@ class NewData:
             return False
 
 
+def backbone_of(
+    space: Space, *, given: str = "", weights: Path | None = None, near: Path | None = None
+) -> Backbone:
+    """Return the backbone of a feature space; another one is refused.
+
+    Parameters
+    ----------
+    space
+        The feature space.
+    given
+        Name of the backbone; by default the one of the space.
+    weights
+        File of weights, for backbones whose name is an architecture.
+    near
+        Folder in which an ONNX file is looked for too.
+    """
+    if isinstance(space.layout, ImageLayout) and _is_flat(space):
+        return FlatPixels(layout=space.layout, name=space.backbone)
+    wanted, _, digest = space.backbone.partition(" ")
+    if isinstance(space.layout, TableLayout) or wanted == "identity":
+        raise MismatchError(
+            f"the model was made for {space.backbone}, which is no backbone; expected a table or "
+            "vectors"
+        )
+    chosen = find(given or _findable(wanted, near), weights)
+    if digest and chosen.digest[:DIGITS] != digest:
+        raise MismatchError(
+            f"backbone {chosen.name} {chosen.digest[:DIGITS]}: the model was made with "
+            f"{space.backbone}; use that backbone with the same weights"
+        )
+    return chosen
+
+
+def _findable(wanted: str, near: Path | None) -> str:
+    """Return the name of a backbone with the path of its file."""
+    source, _, rest = wanted.partition(":")
+    if source != "onnx":
+        return wanted
+    for path in (Path(rest), (near or Path()) / rest):
+        if path.is_file():
+            return f"onnx:{path}"
+    raise ConfigError(
+        f"the model was made with {wanted}, which is neither here nor beside the model; give its "
+        f"path: --backbone onnx:PATH/{rest}"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Flat:
+class FlatPixels:
     """The pixels of images of one size as a vector."""
 
     layout: ImageLayout

@@ -16,6 +16,7 @@ import numpy as np
 from fedgram.core.samples import Array
 from fedgram.data.items import ItemKind
 from fedgram.errors import ConfigError, DataError
+from fedgram.features.backbones.preprocessing import rows_first
 from fedgram.features.backbones.registry import Backbone, missing
 from fedgram.runtime.files import read_text
 from fedgram.runtime.parse import json_object
@@ -102,7 +103,7 @@ class Onnx:
             import onnxruntime
         except ImportError as error:
             raise missing(name, "vision", error) from error
-        self.name = name
+        self.name, self.path = name, path
         # One thread per image is faster than several threads per image.
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -115,14 +116,14 @@ class Onnx:
         metadata = self._session.get_modelmeta().custom_metadata_map.get("fedgram")
         if settings is None and metadata:
             settings = _preprocessing(metadata, f"{path}: fedgram metadata")
-        self._settings = settings or Preprocessing()
+        self.settings = settings or Preprocessing()
         first = self._session.get_inputs()[0]
         self._input = first.name
         # Batches of one, so that features do not depend on other images, unless the model was
         # exported for a fixed batch size.
         self._batch = first.shape[0] if isinstance(first.shape[0], int) else 1
         weights = digest or hashlib.sha256(path.read_bytes()).hexdigest()
-        recipe = json.dumps(asdict(self._settings), sort_keys=True)
+        recipe = json.dumps(asdict(self.settings), sort_keys=True)
         self.digest = hashlib.sha256(f"{weights} {recipe}".encode()).hexdigest()
 
     def __call__(self, items: Sequence[Any]) -> Array:
@@ -130,7 +131,7 @@ class Onnx:
 
     def prepare(self, image: Any) -> Array:
         """Return an image as input of the model, without the batch axis."""
-        settings = self._settings
+        settings = self.settings
         if settings.size:
             image = _resized(image, settings.size)
         if not settings.raw:
@@ -169,4 +170,4 @@ def _cores() -> int:
 def _resized(image: Array, side: int) -> Array:
     from PIL import Image
 
-    return np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BICUBIC))
+    return np.asarray(rows_first(Image.fromarray(image), (side, side), "bicubic"))

@@ -7,7 +7,7 @@ settings give equal pixels on every machine, and the settings are part of the ba
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -67,8 +67,7 @@ class Picture:
         from PIL import Image
 
         height, width = self._scaled(*image.shape[:2])
-        filters = Image.Resampling
-        scaled = Image.fromarray(image).resize((width, height), filters[self.interpolation.upper()])
+        scaled = rows_first(Image.fromarray(image), (width, height), self.interpolation)
         around = tuple(round(255 * v) for v in self.mean) if self.fit == "inside" else 0
         middle = Image.new("RGB", self.size[::-1], around)
         middle.paste(scaled, (-self._cut(width, self.size[1]), -self._cut(height, self.size[0])))
@@ -92,3 +91,23 @@ class Picture:
         if self.middle == "floor":
             return (side - wanted) // 2
         return round((side - wanted) / 2) if side >= wanted else -((wanted - side) // 2)
+
+
+def rows_first(image: Any, size: tuple[int, int], interpolation: str) -> Any:
+    """Return a resized image of Pillow: the width changes first, then the height.
+
+    Pillow rounds in between, and newer versions begin with the height where that is faster.
+
+    Parameters
+    ----------
+    image
+        The image of Pillow.
+    size
+        Width and height.
+    interpolation
+        One of Pillow's filters.
+    """
+    from PIL import Image
+
+    kind = Image.Resampling[interpolation.upper()]
+    return image.resize((size[0], image.height), kind).resize(size, kind)
