@@ -1,14 +1,16 @@
-"""Build hook: compile the C library of exact products where a C compiler is at hand.
+"""Build hooks: the C library of exact products, and links of the long description.
 
-The library is optional: without it the package installs and gives the same results, by slower ways.
-A wheel with the library is for one platform, a wheel without it for all. The installer's output
-says which way was taken (`pip install -v`), and so does `fedgram info`.
+The library is compiled where a C compiler is at hand. It is optional: without it the package
+installs and gives the same results, by slower ways. A wheel with the library is for one platform, a
+wheel without it for all. The installer's output says which way was taken (`pip install -v`), and so
+does `fedgram info`.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 FOLDER = Path(__file__).parent / "src" / "fedgram" / "core" / "kernels"
 NAME = "libvnni.so.1"
@@ -51,6 +54,43 @@ def compiled(library: Path) -> str:
             return ""
         library.unlink(missing_ok=True)
     return f"{', '.join(tried)} could not compile it" if tried else "no C compiler was found"
+
+
+# A link or an image whose target is a file of the sources, not an address or a part of the page.
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
+
+
+def long_description(text: str, source: str = "") -> str:
+    """Return the README for a package index, where links to files of the sources lead nowhere.
+
+    A link becomes its text, with the file where the text does not name it; an image is left out.
+    With the address of the sources of this version, links lead there.
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        image, label, target = found.groups()
+        path = target.partition("#")[0]
+        if image:
+            return f"![{label}]({source}/{path})" if source else ""
+        if source:
+            return f"[{label}]({source}/{target})"
+        return label if label == path else f"{label} (`{path}`)"
+
+    return _LINK.sub(replaced, text)
+
+
+class ReadmeHook(MetadataHookInterface):  # type: ignore[misc]
+    """Set the long description from the README."""
+
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set ``readme``, which pyproject.toml declares as dynamic."""
+        source = metadata.get("urls", {}).get("Source", "")
+        address = f"{source}/blob/v{metadata['version']}" if source else ""
+        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        content = long_description(text, address)
+        metadata["readme"] = {"content-type": "text/markdown", "text": content}
 
 
 class KernelBuildHook(BuildHookInterface):  # type: ignore[misc]

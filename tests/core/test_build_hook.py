@@ -14,13 +14,18 @@ HOOK = Path(__file__).parents[2] / "hatch_build.py"
 @pytest.fixture
 def hook(monkeypatch):
     """The build hook, with a stand-in for the build backend, which tests do not install."""
-    plugin = types.ModuleType("hatchling.builders.hooks.plugin.interface")
-    plugin.BuildHookInterface = object
-    parts = plugin.__name__.split(".")
-    for end in range(1, len(parts)):
-        name = ".".join(parts[:end])
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, plugin.__name__, plugin)
+    plugins = {
+        "hatchling.builders.hooks.plugin.interface": "BuildHookInterface",
+        "hatchling.metadata.plugin.interface": "MetadataHookInterface",
+    }
+    for path, name in plugins.items():
+        parts = path.split(".")
+        for end in range(1, len(parts)):
+            above = ".".join(parts[:end])
+            monkeypatch.setitem(sys.modules, above, types.ModuleType(above))
+        plugin = types.ModuleType(path)
+        setattr(plugin, name, object)
+        monkeypatch.setitem(sys.modules, path, plugin)
     spec = importlib.util.spec_from_file_location("hatch_build", HOOK)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -59,3 +64,27 @@ def test_with_a_compiler_the_wheel_has_the_library_and_its_platform(hook, monkey
     assert data["pure_python"] is False
     assert data["tag"].startswith("py3-none-")
     assert "with the C library" in said
+
+
+# The long description
+
+
+def test_links_to_files_of_the_sources_become_text(hook):
+    text = (
+        "[choosing](docs/choosing.md), [docs/a.md](docs/a.md), [part](docs/b.md#c), "
+        "[paper](https://x.org/a), [below](#here), ![a picture](docs/flow.svg)"
+    )
+    assert hook.long_description(text) == (
+        "choosing (`docs/choosing.md`), docs/a.md, part (`docs/b.md`), "
+        "[paper](https://x.org/a), [below](#here), "
+    )
+
+
+def test_with_an_address_of_the_sources_links_lead_there(hook):
+    made = hook.ReadmeHook()
+    made.root = str(HOOK.parent)
+    metadata = {"version": "1.2.0", "urls": {"Source": "https://x.org/fedgram"}}
+    made.update(metadata)
+    text = metadata["readme"]["text"]
+    assert "](https://x.org/fedgram/blob/v1.2.0/docs/choosing.md)" in text
+    assert "](docs/" not in text

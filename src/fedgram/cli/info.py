@@ -33,7 +33,7 @@ def info() -> None:
 def _lines() -> Iterator[str]:
     yield f"python       {platform.python_version()}, {platform.platform()}"
     for name in PACKAGES:
-        yield f"{name:12} {_version(name)}"
+        yield f"{name:12} {installed_version(name)}"
     yield f"processor    {processor()}"
     yield f"threads      {product_threads()} for exact products"
     best = chosen(10**18).name  # before the others are tried: of a large problem
@@ -51,7 +51,8 @@ def _lines() -> Iterator[str]:
     yield f"             {VARIABLE} forces one of them"
 
 
-def _version(name: str) -> str:
+def installed_version(name: str) -> str:
+    """Return the version of a package, or that it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

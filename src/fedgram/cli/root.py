@@ -19,6 +19,7 @@ COMMANDS = {
     "check": ("check", "Check the laws of methods, by name or in a file of your own."),
     "compare": ("run", "Show recorded runs side by side."),
     "contribute": ("ledger", "Write this site's sums to a file that may leave the site."),
+    "doctor": ("doctor", "Say what is usable here, and how to get what is not."),
     "export": ("export", "Write a model for programs without fedgram, with a model card."),
     "features": ("features", "Run a frozen backbone once and write its features."),
     "federation": ("membership", "Run a federation across real sites with Flower."),
