@@ -31,6 +31,7 @@ EXTRAS: Mapping[str, str] = {
     "timm": "backbones of timm, by name",
     "datasets": "data sets of the Hugging Face hub",
     "tables": "Parquet and Arrow files",
+    "export": "models as ONNX files",
     "torch": "training of deep networks, to compare with",
     "secure": "secure sums, signatures and certificates",
     "flower": "a federation of real sites",
