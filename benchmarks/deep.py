@@ -41,7 +41,7 @@ from fedgram.features.residual import Residual
 from fedgram.federation.client import Client
 from fedgram.federation.method import Method
 from fedgram.layerwise.solver import FOR_IMAGES, SolvedNetwork
-from fedgram.methods._residual_blocks import ResidualModel
+from fedgram.methods._stacked import StackedModel
 from fedgram.methods.afl import AFL
 from fedgram.methods.apfl_linear import APFLLinear as APFL
 from fedgram.methods.deepafl import DeepAFL
@@ -232,7 +232,7 @@ def with_valid(data: Dataset) -> Dataset:
 
 def choose(
     everybody: FederatedDataset, arguments: argparse.Namespace
-) -> tuple[ResidualModel, list[str]]:
+) -> tuple[StackedModel, list[str]]:
     """Return the deep model that is best on validation samples, of all ridges and depths."""
     valid = concatenate([site.valid for site in everybody.members]).with_cache()
     best, most, lines = None, 0.0, []

@@ -63,9 +63,12 @@ def test_there_is_a_stored_value_of_every_type(decoded):
 
 NEWER = {
     "Calibration",
+    "Chain",
     "ColumnSums",
     "Inputs",
+    "Landmarks",
     "PersonalModel",
+    "Projection",
     "Standardization",
 }  # types that came later than the stored values
 

@@ -40,9 +40,11 @@ SOLVED = (
     "fedcgs",
     "fedhip",  # with settings given, below
     "fedncm",
+    "kernel",
     "lda",
     "logistic",
     "pfedacnnl",
+    "projected",
 )
 # By default these select settings with personal models: then it matters who has which samples.
 GIVEN = {
@@ -50,7 +52,18 @@ GIVEN = {
     "fedhip": {"alpha": 10.0, "ridge": 100.0},
 }
 # Of these, those whose clients all have the same model.
-ALIKE = ("afl", "central", "deepafl", "fed3r", "fedacnnl", "fedcgs", "fedncm", "logistic")
+ALIKE = (
+    "afl",
+    "central",
+    "deepafl",
+    "fed3r",
+    "fedacnnl",
+    "fedcgs",
+    "fedncm",
+    "kernel",
+    "logistic",
+    "projected",
+)
 CLOSED_FORM = (*SOLVED, "local")  # or nothing is shared
 NEED_GATHER = {"central", "fedcof", "lcfed"}  # show the server every sample, mean or model
 OTHERWISE_IN_PRIVATE = {"fedpcl"}  # peers' prototypes are left out there

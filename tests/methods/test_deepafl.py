@@ -19,7 +19,8 @@ from fedgram.experiments.runner import run
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
 from fedgram.features.residual import SOLVED_BITS, Block, Residual, concat, rounded
-from fedgram.methods._residual_blocks import ResidualModel, deepened, mixing
+from fedgram.methods._residual_blocks import deepened, mixing
+from fedgram.methods._stacked import StackedModel
 from fedgram.methods.afl import AFL
 from fedgram.methods.apfl import APFL
 from fedgram.methods.apfl_linear import APFLLinear
@@ -343,7 +344,7 @@ def test_what_is_on_top_is_what_it_would_be_on_deep_features(kind, top):
     expected = on_deep_features(top, everybody, last.below)
     result = run(kind(**SMALL, top=top), everybody)
     for client, model in expected.items():
-        assert isinstance(result.predictors[client], ResidualModel)
+        assert isinstance(result.predictors[client], StackedModel)
         assert codec.digest(result.predictors[client].model) == codec.digest(model)
         assert codec.digest(result.predictors[client].below) == codec.digest(last.below)
 

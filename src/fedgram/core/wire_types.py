@@ -6,7 +6,7 @@ part of users' files: a name never changes and is never reused for another type.
 """
 
 WIRE_TYPES = {
-    "Above": "fedgram.methods._residual_blocks",
+    "Above": "fedgram.methods._stacked",
     "Answer": "fedgram.engines.remote.messages",
     "Ballot": "fedgram.selection.correct_counts",
     "Blend": "fedgram.models.adjusted",
@@ -14,6 +14,7 @@ WIRE_TYPES = {
     "Calibration": "fedgram.models.model",
     "Call/2": "fedgram.secure.messages",
     "Census": "fedgram.core.census",
+    "Chain": "fedgram.features.chain",
     "ClassSums": "fedgram.selection.class_sums",
     "ClusteredModel": "fedgram.methods.lcfed",
     "ColumnSums": "fedgram.features.standardize",
@@ -22,7 +23,7 @@ WIRE_TYPES = {
     "Contribution": "fedgram.ledger.contribution",
     "Corrected": "fedgram.methods.scaffold",
     "Deep": "fedgram.layerwise.solver",
-    "Deepened": "fedgram.methods._residual_blocks",
+    "Deepened": "fedgram.methods._stacked",
     "Delivery": "fedgram.engines.remote.messages",
     "Evaluated": "fedgram.federation.scoring",
     "Evaluation": "fedgram.federation.scoring",
@@ -34,6 +35,7 @@ WIRE_TYPES = {
     "Judged": "fedgram.methods._pooling",
     "Keys": "fedgram.secure.messages",
     "Labels": "fedgram.core.samples",
+    "Landmarks": "fedgram.features.landmarks",
     "Lift": "fedgram.features.lift",
     "LikelihoodSums": "fedgram.selection.pool",
     "Linear": "fedgram.models.linear",
@@ -53,6 +55,7 @@ WIRE_TYPES = {
     "PoolSums": "fedgram.selection.pool",
     "PriorEvidence": "fedgram.selection.class_prior",
     "Profiles": "fedgram.layerwise.personal",
+    "Projection": "fedgram.features.projection",
     "Published": "fedgram.federation.shared",
     "Pull": "fedgram.layerwise.personal",
     "Quadratic": "fedgram.core.quadratic",

@@ -1,11 +1,8 @@
-"""Residual blocks on frozen features in closed form (DeepAFL), and methods on top of them.
-
-Each block is one sum and one solve. The method on top runs unchanged on clients with deep features.
-"""
+"""Residual blocks on frozen features in closed form (DeepAFL): each is one sum and one solve."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -14,8 +11,7 @@ import scipy.linalg
 
 from fedgram.core import codec
 from fedgram.core.census import DataSchema
-from fedgram.core.samples import Features, Floats, Samples, Space
-from fedgram.core.shared import Shared, provenance
+from fedgram.core.samples import Floats, Samples, Space
 from fedgram.core.solve import require_ridge, ridge_solve, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import ConfigError
@@ -23,66 +19,15 @@ from fedgram.features.lift import Lift
 from fedgram.features.residual import Block, Residual, concat, concat_space
 from fedgram.federation.client import Client
 from fedgram.federation.method import Method
-from fedgram.federation.protocol import Federation, Total
-from fedgram.federation.shared import PerClient
-from fedgram.federation.step import Nested, Reply, Step, named_step, step, step_name
-from fedgram.models.linear import Linear, Predictor, require_space
+from fedgram.federation.protocol import Federation
+from fedgram.federation.step import step
+from fedgram.methods._stacked import FeatureMap, Stacked
+from fedgram.models.linear import Linear, require_space
 from fedgram.runtime import flops
 from fedgram.runtime.threads import single_threaded_blas
 
 _ROWS_AT_A_TIME = 8192  # bounds the memory of concatenated features
 _KEPT = "deep"  # key of the client's deep features in its state, between exchanges
-
-
-@codec.register("Deepened/1")
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ResidualModel(Shared):
-    """A model on deep features.
-
-    Parameters
-    ----------
-    below
-        The residual blocks, which compute the deep features.
-    model
-        The model on the deep features.
-    """
-
-    below: Residual
-    model: Any
-
-    @property
-    def space(self) -> Space:
-        """The feature space of the inputs."""
-        return self.below.inputs
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The class list, in the order of the scores."""
-        classes: tuple[str, ...] = self.model.classes
-        return classes
-
-    def __call__(self, features: Features) -> Floats:
-        require_space(self.space, features.space)
-        scores: Floats = self.model(self.below(features))
-        return scores
-
-    def predictor(self) -> ResidualModel | None:
-        """Return the predictor on deep features; None if nothing shared predicts."""
-        top = self.model.predictor() if isinstance(self.model, Shared) else self.model
-        return None if top is None else ResidualModel(below=self.below, model=top)
-
-    def provenance(self) -> str:
-        """Digest of the totals behind the model; their space identifies all blocks."""
-        return codec.digest({"deep": provenance(self.model)})
-
-
-@codec.register("Above/1")
-@dataclass(frozen=True, eq=False, kw_only=True)
-class InnerStep(Nested):
-    """A request to run a step of the method on top, on deep features."""
-
-    below: Residual
-    broadcast: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +181,7 @@ def mixing(gram: Floats, left: Floats, head: Floats, ridge: float) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackedMethod(ResidualBlocks):
+class StackedMethod(ResidualBlocks, Stacked):
     """Base class of methods on deep features: a subclass declares the inner method as `top`.
 
     Parameters
@@ -247,77 +192,22 @@ class StackedMethod(ResidualBlocks):
 
     top: Any = None
 
+    @property
+    def inner(self) -> Method[Any]:
+        """The method on the deep features."""
+        inner: Method[Any] = self.top
+        return inner
+
     def fit(self, federation: Federation) -> Iterator[Any]:
         """Solve the blocks, then yield the shared results of the method on top."""
         below = self.start(federation)
         for _, deeper in self.deeper(federation, below):
             below = deeper
-        top: Method[Any] = self.top
-        for shared in top.fit(_DeepFederation(self, federation, below)):
-            yield _raised(below, shared)
+        yield from self.fit_inner(federation, below)
 
-    @step
-    def above(self, client: Client, ask: InnerStep) -> Any:
-        """Run a step of the method on top, on deep features."""
-        inner = named_step(self.top, ask.step)
-        return inner(_inner(client, ask.below), ask.broadcast)
-
-    def shared_predictor(self, shared: Any) -> Any:
-        """Return the model of the method on top for clients without samples."""
-        deep: ResidualModel = shared.common if isinstance(shared, PerClient) else shared
-        top: Method[Any] = self.top
-        model = top.shared_predictor(deep.model)
-        return None if model is None else ResidualModel(below=deep.below, model=model)
-
-    def personalize(self, client: Client, shared: Any) -> Predictor:
-        """Return the model of the method on top, on deep features."""
-        deep: ResidualModel = shared
-        top: Method[Any] = self.top
-        own = top.personalize(_inner(client, deep.below), deep.model)
-        return ResidualModel(below=deep.below, model=own)
-
-
-class _DeepFederation:
-    """A federation whose clients have deep features, for the method on top."""
-
-    def __init__(self, method: StackedMethod, federation: Federation, below: Residual) -> None:
-        self._method = method
-        self._federation = federation
-        self._below = below
-
-    @property
-    def clients(self) -> Sequence[str]:
-        return self._federation.clients
-
-    @property
-    def private(self) -> bool:
-        return self._federation.private
-
-    @property
-    def contributors(self) -> Sequence[str]:
-        return self._federation.contributors
-
-    @property
-    def rng(self) -> np.random.Generator:
-        return self._federation.rng
-
-    def sum(
-        self, step: Step[Total], broadcast: Any = None, *, clients: Iterable[str] | None = None
-    ) -> Total:
-        total: Total = self._federation.sum(
-            self._method.above, self._asked(step, broadcast), clients=clients
-        )
-        return total
-
-    def gather(
-        self, step: Step[Reply], broadcast: Any = None, *, clients: Iterable[str] | None = None
-    ) -> Iterator[tuple[str, Reply]]:
-        return self._federation.gather(
-            self._method.above, self._asked(step, broadcast), clients=clients
-        )
-
-    def _asked(self, step: Step[Any], broadcast: Any) -> InnerStep:
-        return InnerStep(below=self._below, step=step_name(step), broadcast=broadcast)
+    def mapped(self, client: Client, below: FeatureMap) -> Client:
+        """Return the client with deep features, from those that it keeps."""
+        return deepened(client, cast(Residual, below))
 
 
 def deepened(client: Client, below: Residual, *, keep: bool = False) -> Client:
@@ -328,19 +218,3 @@ def deepened(client: Client, below: Residual, *, keep: bool = False) -> Client:
         cast(MutableMapping[str, Any], client.state)[_KEPT] = features
     deep, train = Samples(features, samples.labels), len(client.train)
     return replace(client, train=deep.take(slice(train)), valid=deep.take(slice(train, None)))
-
-
-def _inner(client: Client, below: Residual) -> Client:
-    """Return the client of the method on top: deep features, and the totals of its steps."""
-    outer = "above/"
-    totals = {name.removeprefix(outer) for name in client.totals if name.startswith(outer)}
-    return replace(deepened(client, below), totals=frozenset(totals))
-
-
-def _raised(below: Residual, shared: Any) -> Any:
-    if isinstance(shared, PerClient):
-        own = {
-            client: ResidualModel(below=below, model=part) for client, part in shared.own.items()
-        }
-        return PerClient(common=ResidualModel(below=below, model=shared.common), own=own)
-    return ResidualModel(below=below, model=shared)

@@ -7,7 +7,8 @@ from typing import Any
 from fedgram.federation.client import Client
 from fedgram.federation.method import for_all_clients
 from fedgram.federation.protocol import Federation
-from fedgram.methods._residual_blocks import ResidualBlocks, ResidualModel
+from fedgram.methods._residual_blocks import ResidualBlocks
+from fedgram.methods._stacked import StackedModel
 from fedgram.models.linear import Linear, Predictor
 
 
@@ -28,15 +29,15 @@ class DeepAFL(ResidualBlocks):
     features with the block's random features.
     """
 
-    def fit(self, federation: Federation) -> Iterator[ResidualModel]:
+    def fit(self, federation: Federation) -> Iterator[StackedModel]:
         below = self.start(federation)
         for head, deeper in self.deeper(federation, below):
-            yield ResidualModel(below=below, model=head)
+            yield StackedModel(below=below, model=head)
             below = deeper
         total = federation.sum(self.depth_statistics, below)
-        yield ResidualModel(below=below, model=Linear.of(total, ridge=self.ridge))
+        yield StackedModel(below=below, model=Linear.of(total, ridge=self.ridge))
 
     @for_all_clients
     def personalize(self, client: Client, shared: Any) -> Predictor:
-        deep: ResidualModel = shared
+        deep: StackedModel = shared
         return deep

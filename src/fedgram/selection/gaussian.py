@@ -44,15 +44,20 @@ class Discriminant:
         return means
 
     @cached_property
-    def factor(self) -> Factor:
-        """Cholesky factor of count * (within-class covariance + shrinkage I)."""
+    def scatter(self) -> Floats:
+        """The number of samples times the within-class covariance, in real units."""
         space = self.total.space
         others = space.without_constant
         second = unpack_symmetric(self.total.gram, space.width)[others, others] * space.unit**2
         with single_threaded_blas():
-            scatter = second - (self.means * self.counts) @ self.means.T
+            scatter: Floats = second - (self.means * self.counts) @ self.means.T
+        return scatter
+
+    @cached_property
+    def factor(self) -> Factor:
+        """Cholesky factor of count * (within-class covariance + shrinkage I)."""
         mass = self.shrinkage * self.total.count
-        return Factor.of(scatter, mass, samples=self.total.count)
+        return Factor.of(self.scatter, mass, samples=self.total.count)
 
     @cached_property
     def solved(self) -> Floats:
