@@ -15,7 +15,7 @@ from fedgram.cli.root import main
 from fedgram.cli.screen import cell
 from fedgram.experiments.study.curves import costs, sensitivities
 from fedgram.experiments.study.make import State, make
-from fedgram.experiments.study.settings import load, preset, presets
+from fedgram.experiments.study.settings import load, preset, presets, title
 from fedgram.experiments.study.summary import Summary
 from fedgram.report.charts.axes import wide
 from fedgram.report.charts.curves import curves, sensitivity
@@ -41,6 +41,7 @@ from fedgram.runtime.text import duration, escaped
     "--ray", metavar="ADDRESS", help="Ray cluster for the runs: HOST:PORT, auto or local."
 )
 @click.option("--estimate", is_flag=True, help="Show how long it will take, and stop.")
+@click.option("--list", "listed", is_flag=True, help="List the presets, and stop.")
 @click.option("--print", "printed", is_flag=True, help="Print the preset's TOML, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
@@ -54,6 +55,7 @@ def study(
     jobs: int | None,
     ray: str | None,
     estimate: bool,
+    listed: bool,
     printed: bool,
     as_json: bool,
 ) -> None:
@@ -66,8 +68,8 @@ def study(
 
     Example: fedgram study lambda-ablation --source CIFAR-100=cifar100.npz -o tables/lambda
     """
-    if name is None:
-        click.echo("\n".join(presets()))
+    if name is None or listed:
+        _list()
         return
     if printed:
         click.echo(preset(name), nl=False)
@@ -83,6 +85,14 @@ def study(
         click.echo((folder / file).read_text(encoding="utf-8"), nl=False)
         click.echo(f"table.txt, .md, .csv, .tex and .json are in {folder}", err=True)
     context.exit(state.code)
+
+
+def _list() -> None:
+    """Print a line for each preset."""
+    names = presets()
+    longest = max(map(len, names))
+    for name in names:
+        click.echo(f"{name:{longest}}  {title(name)}")
 
 
 def _draw(summary: Summary, folder: Path) -> None:

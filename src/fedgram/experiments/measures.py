@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fedgram.errors import ConfigError
-from fedgram.experiments.run_record import ScoreSummary
+from fedgram.experiments.run_record import RoundRecord, RunRecord
 from fedgram.runtime.settings import propose
 from fedgram.runtime.text import compact, percent, quantity, seconds, size, thousands
 
@@ -94,6 +94,15 @@ AUROC = Quantity(
     short="macro AUROC", meaning="on each client's own test samples", label="macro AUROC"
 )
 SCORES: Mapping[str, Quantity] = {**ACCURACIES, "auroc": AUROC}
+NEW_CLIENTS = "new_clients"
+_STUDIED: Mapping[str, Quantity] = {  # the scores that a study may show
+    **SCORES,
+    NEW_CLIENTS: Quantity(
+        short="new clients",
+        meaning="mean over clients that took no part in training",
+        label="client-mean accuracy of clients that came after the training",
+    ),
+}
 COSTS: Mapping[str, Quantity] = {
     "bytes": Quantity(
         short="bytes",
@@ -167,20 +176,23 @@ class Measure:
     def label(self) -> str:
         if self.over is not None:
             return f"{COSTS[self.base].label}, in % of {self.over}"
-        if self.base in SCORES:
-            return f"{SCORES[self.base].label} in %"
+        if self.base in _STUDIED:
+            return f"{_STUDIED[self.base].label} in %"
         return COSTS[self.base].label
 
     @property
     def higher_is_better(self) -> bool:
-        return self.base in SCORES
+        return self.base in _STUDIED
 
-    def of(self, summary: ScoreSummary) -> float | None:
-        """Return the number of a scored round: a cost, or a score in per cent."""
+    def of(self, run: RunRecord, scored: RoundRecord) -> float | None:
+        """Return the number of a run at a scored round: a cost, or a score in per cent."""
         if self.base in COSTS:
-            cost = summary.cost(self.base)
+            cost = scored.summary.cost(self.base)
             return None if cost is None else float(cost)
-        share = summary.score(self.base)
+        if self.base == NEW_CLIENTS:  # with the models of the chosen round
+            share = run.holdout.summary.score("client_mean") if run.holdout else None
+        else:
+            share = scored.summary.score(self.base)
         return None if share is None else 100 * share
 
     def shown(self, mean: float, deviation: float | None = None) -> str:
@@ -190,7 +202,7 @@ class Measure:
         return f"{mean / scale:.{digits}f}{spread}{unit}"
 
     def _scale(self, mean: float) -> tuple[float, int, str]:
-        if self.over is not None or self.base in SCORES:
+        if self.over is not None or self.base in _STUDIED:
             return 1, 2, ""
         if self.base == "seconds":
             return 1, 2 if mean < 100 else 0, ""
@@ -209,7 +221,7 @@ def measure(name: str) -> Measure:
     base, slash, over = name.partition("/")
     if slash and base in COSTS and over:
         return Measure(name=name, base=base, over=over)
-    if slash or base not in {**SCORES, **COSTS}:
-        hint = propose(base, [*SCORES, *COSTS, *(f"{cost}/METHOD" for cost in COSTS)])
+    if slash or base not in {**_STUDIED, **COSTS}:
+        hint = propose(base, [*_STUDIED, *COSTS, *(f"{cost}/METHOD" for cost in COSTS)])
         raise ConfigError(f"table.show: unknown measure {name!r}; {hint}")
     return Measure(name=name, base=base)

@@ -364,7 +364,8 @@ def _pruned(ask: Callable[[Floats], PoolSums], best: PoolWeights, shared: int) -
     while True:
         used = np.flatnonzero(best.weights > 0)
         inverse = np.linalg.pinv(_curvature(best)[np.ix_(used, used)])
-        loss = best.weights[used] ** 2 / np.maximum(np.diagonal(inverse), 1e-300)
+        with np.errstate(over="ignore"):  # without curvature: never the least important
+            loss = best.weights[used] ** 2 / np.maximum(np.diagonal(inverse), 1e-300)
         if (used < shared).sum() < 2:  # the only shared model that is left
             loss[used < shared] = np.inf
         worst = int(loss.argmin())

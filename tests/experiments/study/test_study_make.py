@@ -383,9 +383,9 @@ def test_processes_end_with_their_input_in_the_middle_of_a_run(tmp_path):
 
 
 def test_presets_are_listed_and_printed():
-    assert cli("table").output.split() == presets()
+    assert [line.split()[0] for line in cli("table").output.splitlines()] == presets()
     for name in presets():
-        assert cli("table", name, "--print").output.startswith("# The layout of")
+        assert cli("table", name, "--print").output.startswith("# ")
     wrong = cli("table", "efficency", "--print")
     assert wrong.exit_code == 2
     assert "did you mean 'efficiency'?" in wrong.stderr

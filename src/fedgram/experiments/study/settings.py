@@ -111,6 +111,17 @@ def preset(name: str) -> str:
     return (folder / f"{name}.toml").read_text(encoding="utf-8")
 
 
+def title(name: str) -> str:
+    """Return the title of a preset.
+
+    Examples
+    --------
+    >>> title("fedhip-disjoint")
+    'Clients whose classes do not overlap'
+    """
+    return str(tomllib.loads(preset(name))["table"]["title"])
+
+
 def read(settings: Mapping[str, Any]) -> Study:
     """Return the study of nested plain settings; an invalid one raises ConfigError."""
     axes.known(settings, ("table", *RUN_TABLES, "method", "every", "sweep"), "")

@@ -170,7 +170,7 @@ def _by_seed(
     of: Callable[[RunRecord], RoundRecord],
 ) -> dict[int, float]:
     finished = {s: records[r.digest] for s, r in cell.runs.items() if r.digest in records}
-    values = {seed: measure.of(of(record).summary) for seed, record in finished.items()}
+    values = {seed: measure.of(record, of(record)) for seed, record in finished.items()}
     return {seed: value for seed, value in values.items() if value is not None}
 
 
