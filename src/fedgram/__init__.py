@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedgram.data.sources import load_dataset as load_dataset
     from fedgram.engines.in_process import InProcess as InProcess
     from fedgram.errors import FedgramError as FedgramError
+    from fedgram.estimator.classifier import FederatedClassifier as FederatedClassifier
     from fedgram.experiments.result import Result as Result
     from fedgram.experiments.result import Results as Results
     from fedgram.experiments.runner import run as run
@@ -51,6 +52,7 @@ _HOME = {
     "Client": "fedgram.federation.client",
     "Dataset": "fedgram.data.dataset",
     "Features": "fedgram.core.samples",
+    "FederatedClassifier": "fedgram.estimator.classifier",
     "FederatedDataset": "fedgram.federation.federated_dataset",
     "Federation": "fedgram.federation.protocol",
     "FedgramError": "fedgram.errors",

@@ -38,6 +38,7 @@ EXTRAS: Mapping[str, str] = {
     "simulation": "many sites on one machine, with Flower and Ray",
     "ray": "clients and studies on several machines",
     "figures": "figures of reports as PDF and PNG",
+    "sklearn": "estimators with the interface of scikit-learn",
 }
 # The extra of each source of backbones; None where nothing has to be installed.
 BACKBONES: Mapping[str, tuple[str | None, str]] = {

@@ -147,7 +147,7 @@ def run(
     >>> import fedgram as fg
     >>> digits = fg.federate(fg.load_dataset("digits"))
     >>> fg.run("apfl", digits, balance=0.3)
-    Result(apfl: 20 clients, client mean 97.7 %, worst 10 % 91.2 %, global test 93.4 %)
+    Result(apfl: 20 clients, client mean 99.1 %, worst 10 % 96.0 %, global test 98.6 %)
     >>> rounds = []
     >>> result = fg.run("fedavg", digits, rounds=3, on_round=rounds.append)
     >>> rounds

@@ -163,6 +163,10 @@ class Model(Wrapper):
             return own
         return self.calibrated().calibration.probabilities(self.decision_function(features))  # type: ignore[union-attr]
 
+    def alone(self) -> Model:
+        """Return the model without a way to compute its calibration, and so without samples."""
+        return replace(self, calibrate=None)
+
     def calibrated(self) -> Model:
         """Return the model with its calibration, which may have to be computed first."""
         if self.calibration is not None or hasattr(self.predictor, "probabilities"):
