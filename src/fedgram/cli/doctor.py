@@ -109,7 +109,7 @@ def findings() -> dict[str, list[Usable]]:
     """Return what is usable, by kind."""
     lacking = {extra: list(lacks(extra)) for extra in EXTRAS}
     return {
-        "extras": [_needs(extra, about, extra, lacking) for extra, about in EXTRAS.items()],
+        "extras": [_extra(name, lacking) for name in EXTRAS],
         "backbones": [_backbone(name, lacking) for name in backbone_names()],
         "exact products": [_way(name) for name in WAYS],
         "engines": [_engine(name, lacking) for name in ENGINES],
@@ -156,15 +156,27 @@ def _numbers(version: str) -> tuple[int, ...]:
     return (*numbers, *(0,) * (3 - len(numbers)))
 
 
-def _needs(name: str, about: str, extra: str | None, lacking: Mapping[str, list[str]]) -> Usable:
-    missing = lacking[extra] if extra else []
+def _extra(name: str, lacking: Mapping[str, list[str]]) -> Usable:
+    about, missing = EXTRAS[name], list(dict.fromkeys(lacking[name]))
     if not missing:
         return Usable(name=name, about=about, state="ready")
     return Usable(
         name=name,
         about=about,
         state="missing",
-        reason=f"no {', '.join(dict.fromkeys(missing))}",
+        reason=f"no {', '.join(missing)}",
+        remedy=f"pip install 'fedgram[{name}]'",
+    )
+
+
+def _needs(name: str, about: str, extra: str | None, lacking: Mapping[str, list[str]]) -> Usable:
+    if extra is None or not lacking[extra]:
+        return Usable(name=name, about=about, state="ready")
+    return Usable(
+        name=name,
+        about=about,
+        state="missing",
+        reason=f"needs the extra {extra}",
         remedy=f"pip install 'fedgram[{extra}]'",
     )
 
@@ -198,7 +210,7 @@ def _way(name: str) -> Usable:
             name=name,
             about="",
             state="missing",
-            reason=f"no {heavy}",
+            reason=f"needs {heavy}, of the extra {extra}",
             remedy=f"pip install 'fedgram[{extra}]'",
         )
     verdict = tried(name)
@@ -227,10 +239,9 @@ def _drawn(some: list[Usable]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for one in some:
-        style = {"ready": "green", "missing": "yellow"}.get(one.state, "")
-        texts = (one.about, f"{one.reason}: {one.remedy}" if one.remedy else one.reason)
-        text = "; ".join(filter(None, texts))
-        table.add_row(
-            cell(one.name), f"[{style}]{one.state}[/]" if style else one.state, cell(text)
-        )
+        # Every extra is installed in the same way, which is said once below.
+        remedy = "" if one.remedy.startswith("pip ") else one.remedy
+        text = "; ".join(filter(None, (one.about, one.reason, remedy)))
+        state = f"[bold]{one.state}[/bold]" if one.state == "missing" else one.state
+        table.add_row(cell(one.name), state, cell(text))
     return table

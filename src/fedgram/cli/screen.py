@@ -17,12 +17,12 @@ from rich.progress import (
     ProgressColumn,
     Task,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from fedgram.cli.method_line import MethodLine
 from fedgram.experiments.measures import ACCURACIES, COSTS, SCORES
 from fedgram.experiments.run_record import RateSearchRecord, RunRecord, TunedSettings
 from fedgram.runtime.text import MISSING, escaped, percent, short_seconds
@@ -151,34 +151,41 @@ def _rate(search: RateSearchRecord) -> str:
 
 @contextmanager
 def progress(*, shown: bool) -> Iterator[Callable[[str, int], tuple[OnReply, OnRound]]]:
-    """Draw on standard error, and only on a terminal."""
+    """Draw method, round, step, clients and time left: on standard error, on a terminal only."""
     console = Console(stderr=True)
+    narrow = console.width < NARROW
     with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=Column(no_wrap=True, overflow="ellipsis"),
+        ),
+        *([] if narrow else [BarColumn(bar_width=12)]),
+        TextColumn("{task.fields[clients]}", table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
         console=console,
         transient=True,
         disable=not (shown and console.is_terminal),
     ) as bar:
 
         def follow(name: str, rounds: int) -> tuple[OnReply, OnRound]:
-            task, finished = bar.add_task(cell(name)), [0]
+            for other in bar.task_ids:
+                bar.remove_task(other)
+            task = bar.add_task(escaped(name), clients="", left="")
+            line = MethodLine(name=escaped(name), rounds=rounds, narrow=narrow)
 
             def reply(step: str, done: int, total: int) -> None:
-                where = f" {finished[0]} of {rounds} rounds," if rounds > 1 else ""
+                description, clients, left = line.reply(step, done, total)
                 bar.update(
                     task,
-                    description=f"{cell(name)}:{where} {step.strip('_').replace('_', ' ')}",
+                    description=description,
+                    clients=clients,
+                    left=left,
                     completed=done,
                     total=total,
                 )
 
-            def round_(number: int) -> None:
-                finished[0] = number
-
-            return reply, round_
+            return reply, line.round
 
         yield follow
 

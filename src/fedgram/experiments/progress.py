@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any
 
+from fedgram.experiments.step_words import step_words
+
 _SECONDS = 0.2  # between two drawings
 
 
@@ -35,8 +37,7 @@ class ProgressLine:
             return
         self._drawn = now
         where = f"round {self._round + 1} of {self._rounds}, " if self._rounds > 1 else ""
-        words = step.strip("_").replace("_", " ")
-        self._draw(f"{self._name}: {where}{words}, {done} of {total} clients")
+        self._draw(f"{self._name}: {where}{step_words(step)}, {done} of {total} clients")
 
     def round(self, number: int) -> None:
         """Note that a round has ended."""

@@ -9,6 +9,7 @@ from typing import Any
 from fedgram.experiments.measures import ACCURACIES, AUROC, COSTS, Quantity
 from fedgram.experiments.run_record import RunRecord
 from fedgram.experiments.seeds import MeanAndStd, chosen_at, mean_and_std
+from fedgram.experiments.step_words import step_words
 from fedgram.report.groups import Comparison, MethodSeeds, data_seed, seeds, varied_seeds
 from fedgram.report.markup import Markup, joined, tag
 from fedgram.runtime.text import MISSING, percent, size
@@ -404,7 +405,7 @@ def exchanges(comparison: Comparison) -> Markup:
             body.append(
                 [
                     TableCell(content=row.label),
-                    TableCell(content=total.step.strip("_").replace("_", " ")),
+                    TableCell(content=step_words(total.step)),
                     TableCell(content=total.phase),
                     _count(total.exchanges),
                     _count(total.clients),
