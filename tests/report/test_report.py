@@ -191,7 +191,7 @@ def test_costs_digests_versions_and_exchanges_are_told(tmp_path):
     assert "7" * 64 in content
     assert "numpy 2.0" in content
     last = opened(content).tables[-1]
-    assert last[1] == ["afl", "statistics", "train", "1", "2", "6 kB", "0 B"]
+    assert last[1] == ["afl", "sums of statistics", "train", "1", "2", "6 kB", "0 B"]
 
 
 def test_an_interrupted_run_is_told_of(tmp_path):
