@@ -35,8 +35,9 @@ def test(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Run the commands and examples of the documentation, and check its links."""
-    install(session)
+    """Build the site, run the commands and examples of its pages, and check its links."""
+    install(session, "dev,docs")
+    session.run("sphinx-build", "-q", "-W", "docs", "build/site")
     session.run("pytest", "-q", "README.md", "tests/test_docs.py")
     session.run("pytest", "-q", "-m", "docs", "tests")
 

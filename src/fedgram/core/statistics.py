@@ -42,7 +42,7 @@ class Statistics(Additive):
     moment
         Sum of f y', features by classes.
     energy
-        Sum of |y|^2.
+        Sum of the squared norms of the targets y.
     space
         The feature space; statistics of different spaces do not add.
     classes

@@ -1,0 +1,139 @@
+"""The site of the documentation: built without a warning, with links and names that exist."""
+
+import html.parser
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import fedgram
+import fedgram.checks
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def site_pages():
+    """Import the module that makes parts of pages, which lies beside the pages."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        import site_pages
+    finally:
+        sys.path.remove(str(DOCS))
+    return site_pages
+
+
+def test_every_part_is_on_a_page(site_pages):
+    named = [
+        name
+        for page in PAGES
+        for name in re.findall(r"^<!-- generated: (\w+)", page.read_text("utf-8"), re.M)
+    ]
+    assert sorted(named) == sorted(site_pages.PARTS)
+
+
+def test_every_public_name_is_in_the_reference(site_pages):
+    text = site_pages.api()
+    public = {f"fedgram.{name}" for name in fedgram.__all__ if name != "__version__"}
+    public |= {f"fedgram.checks.{name}" for name in fedgram.checks.__all__}
+    named = re.findall(r"^\.\. auto\w+:: (\S+)$", text, re.MULTILINE)
+    assert sorted(named) == sorted(public)
+
+
+def test_a_group_has_a_heading(site_pages):
+    """A package with public names gets a line in docs/site_pages.py."""
+    assert {group for group, _ in site_pages.public_names()} <= set(site_pages.GROUPS)
+
+
+def test_links_lead_to_pages_of_the_site_or_name_the_file(site_pages):
+    text = "[a](../../README.md#x) [b](../terms.md) [c](../../pyproject.toml) [d](https://e.org)"
+    assert site_pages.linked(text, DOCS / "reference", "reference/python") == (
+        "[a](../project/readme.md#x) [b](../terms.md) c (`pyproject.toml` of the sources) "
+        "[d](https://e.org)"
+    )
+
+
+def test_the_first_page_has_contents_of_its_tables(site_pages):
+    made = site_pages.with_toctrees("# A\n\n## B\n\n| [x](x.md) | [y](y.md) |\n\n## C\n\nText\n")
+    assert "```{toctree}\n:hidden:\n:caption: B\n\nx\n```" in made
+    assert made.count("toctree") == 1
+
+
+class Links(html.parser.HTMLParser):
+    """Collects the addresses of a page and the places that can be linked to."""
+
+    def __init__(self):
+        super().__init__()
+        self.targets, self.places = set(), set()
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.places |= {found[key] for key in ("id", "name") if found.get(key)}
+        self.targets |= {found[key] for key in ("href", "src") if found.get(key)}
+
+
+def broken_links(folder):
+    """Return links of the pages of a folder that lead nowhere, and scripts and styles of others."""
+    pages = {}
+    for path in folder.rglob("*.html"):
+        pages[path.resolve()] = links = Links()
+        links.feed(path.read_text("utf-8"))
+    broken = []
+    for path, links in pages.items():
+        for target in links.targets:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc or target == "#":
+                continue
+            place = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            anchor = unquote(parts.fragment)
+            wrong_anchor = anchor and place in pages and anchor not in pages[place].places
+            if not place.is_file() or wrong_anchor:
+                broken.append(f"{path.relative_to(folder)}: {target}")
+    return broken
+
+
+def test_a_broken_link_is_found(tmp_path):
+    page = '<a href="b.html#here">b</a> <a href="#top">t</a> <a href="c.html">c</a><p id="top">'
+    (tmp_path / "a.html").write_text(page)
+    (tmp_path / "b.html").write_text('<p id="there">')
+    assert sorted(broken_links(tmp_path)) == ["a.html: b.html#here", "a.html: c.html"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the site; a warning is an error."""
+    pytest.importorskip("sphinx", reason="needs the extra [docs]")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(DOCS), str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.docs
+def test_the_site_is_built_without_warnings_and_no_link_is_broken(site):
+    assert not broken_links(site)
+    assert len(list(site.rglob("*.html"))) > len(PAGES)
+
+
+@pytest.mark.docs
+def test_the_site_needs_no_network(site):
+    for path in site.rglob("*.html"):
+        text = path.read_text("utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]*src=\"(https?:[^\"]*)", text)
+        styles = re.findall(r"<link[^>]*rel=\"stylesheet\"[^>]*href=\"(https?:[^\"]*)", text)
+        assert not loaded + styles, path.name
+
+
+@pytest.mark.docs
+def test_every_public_name_has_a_place_in_the_reference(site):
+    page = (site / "reference" / "python.html").read_text("utf-8")
+    for name in fedgram.__all__:
+        assert name == "__version__" or f'id="fedgram.{name}"' in page, name
+    for name in fedgram.checks.__all__:
+        assert f'id="fedgram.checks.{name}"' in page, name
