@@ -83,6 +83,30 @@ def test_words_stand_out_from_the_paper(browser, report, scheme):
         assert all(contrast(paper, ink) >= 4.5 for ink in inks)
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_texts_of_the_page_stand_out_from_what_is_behind_them(browser, report, scheme):
+    browser.ask(
+        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+    )
+    browser.open(report.as_uri())
+    found = browser.run(
+        """[...document.querySelectorAll('body :not(svg, svg *, script, style, noscript)')]
+            .filter(e => e.checkVisibility() && [...e.childNodes].some(
+                n => n.nodeType === 3 && n.textContent.trim()))
+            .map(e => {
+                let behind = e;
+                while (getComputedStyle(behind).backgroundColor === 'rgba(0, 0, 0, 0)') {
+                    behind = behind.parentElement;
+                }
+                const ground = getComputedStyle(behind).backgroundColor;
+                const needed = e.closest('[aria-hidden]') ? 3 : 4.5;  // squares are no texts
+                return [ground, getComputedStyle(e).color, needed, e.textContent];
+            })"""
+    )
+    assert len(found) > 50
+    assert [one for one in found if contrast(*one[:2]) < one[2]] == []
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_is_as_wide_as_the_screen(browser, report, width):
     browser.ask(

@@ -6,6 +6,8 @@ import json
 
 import click
 from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
 
 from fedgram.checks import Finding
 from fedgram.checks import check as check_laws
@@ -41,7 +43,11 @@ def check(methods: tuple[str, ...], everything: bool, as_json: bool) -> None:
             if not as_json:
                 detail = f": {cell(finding.detail)}" if finding.detail else ""
                 style = STYLES[finding.outcome]
-                console.print(f"  [{style}]{finding.outcome:14}[/{style}] {finding.law}{detail}")
+                outcome = Padding(f"[{style}]{finding.outcome}[/{style}]", (0, 0, 0, 2))
+                line = Table.grid(padding=(0, 1, 0, 0))
+                line.add_column(width=17)
+                line.add_row(outcome, f"{finding.law}{detail}")
+                console.print(line)
     if as_json:
         plain = {name: [vars(finding) for finding in found] for name, found in report.items()}
         click.echo(json.dumps({"checks": plain}, indent=2))

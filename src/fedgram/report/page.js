@@ -171,13 +171,14 @@ class Plot {
 
   reset() { this.show(this.box); }
 
-  // The middle half, or twice as much; from the plot as it was drawn out to its lowest point.
+  // Half of it, or twice as much; from the plot as it was drawn out to its lowest point. High
+  // accuracies are what is compared: the part above the middle stays in sight.
   zoom(factor) {
     const { left, right, top, low } = this.view;
     if (factor > 1 && !this.zoomed) return this.show(this.all);
-    const [x, y] = [(left + right) / 2, (top + low) / 2];
-    const [w, h] = [(factor * (right - left)) / 2, (factor * (low - top)) / 2];
-    const next = { left: x - w, right: x + w, top: y - h, low: y + h };
+    const [x, half] = [(left + right) / 2, (factor * (right - left)) / 2];
+    const start = top + 0.25 * (1 - factor) * (low - top);
+    const next = { left: x - half, right: x + half, top: start, low: start + factor * (low - top) };
     const whole = next.right - next.left >= this.box.right - this.box.left;
     return whole ? this.reset() : this.show(next);
   }
