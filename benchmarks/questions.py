@@ -1,0 +1,282 @@
+"""What answers to open questions are worth: kernels, adapted projections, depth, ensembles.
+
+FEDGRAM_DATA=... python -m benchmarks.questions run FOLDER [--data ...] [--rows ...] [--seeds 0 1 2]
+python -m benchmarks.questions collect FOLDER docs/results/open-questions.json
+python -m benchmarks.questions render docs/results/open-questions.json docs/open-questions.md
+
+`run` fits each row that FOLDER does not hold yet, and stores which test samples it classifies
+correctly, so that differences are paired. Settings are chosen on training samples; test samples
+are only counted. `collect` stores accuracies and paired differences, and `render` writes them into
+the page, between its marks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgram import Dataset, PartitionPlan, create_method, federate, run
+from fedgram.core.samples import Array
+from fedgram.experiments.runner import ScoringSchedule
+from fedgram.features.backbones.wordllama import load
+from fedgram.federation.scoring import Metrics
+
+CLIENTS, SKEW = 20, 0.3
+WIDE = {"cifar100": 3072, "banking77": 2048, "mnist": 2048, "pacs": 2048}
+MOST_TRAINING = {"mnist": 20_000}
+TITLES = {
+    "cifar100": "CIFAR-100, EfficientNet-Lite0",
+    "banking77": "Banking77, MiniLM",
+    "mnist": "MNIST pixels, 20,000 training samples",
+    "pacs": "PACS, EfficientNet-Lite0",
+}
+# Rows of a shared model: (method, settings); W stands for the width of the data set's lifts.
+SHARED: dict[str, tuple[str, dict[str, Any]]] = {
+    "linear": ("afl", {"ridge": "auto"}),
+    "ReLU lift": ("afl", {"ridge": "auto", "lift": {"width": "W"}}),
+    "GELU lift": ("afl", {"ridge": "auto", "lift": {"width": "W", "activation": "gelu"}}),
+    "Fourier kernel": ("kernel", {"width": "W"}),
+    "landmarks, 1,024": ("kernel", {"width": 1024, "features": "landmarks"}),
+    "Fourier kernel, 1,024": ("kernel", {"width": 1024}),
+    "adapted projection": ("projected", {}),
+    "adapted projection, ReLU lift": ("projected", {"lift": {"width": "W"}}),
+    "4 residual blocks": (
+        "deepafl-top",
+        {"blocks": 4, "width": 1024, "block_ridge": 10.0, "top": {"method": "afl"}},
+    ),
+    "a quarter of the ReLU lift": ("afl", {"ridge": "auto", "lift": {"width": "Q"}}),
+    "ensemble of 4, ReLU lift": ("ensemble", {"members": 4, "lift": {"width": "W"}}),
+}
+# Rows of two backbones: the second one alone, each, and both.
+BOTH: dict[str, tuple[str, dict[str, Any]]] = {
+    "second backbone": ("afl", {"ridge": "auto"}),
+    "both, whole": ("afl", {"ridge": "auto"}),
+    "both, ensemble": ("ensemble", {}),
+    "both, ReLU lift": ("afl", {"ridge": "auto", "lift": {"width": "W"}}),
+}
+# Rows of personal models, on top of nothing and of each map.
+PERSONAL = {
+    "local": {},
+    "prior": {},
+    "intercept": {"strength": "auto"},
+    "lda": {},
+    "closed-ditto": {"strength": "auto"},
+    "apfl-linear": {"refinement_ridge": "auto", "balance": "auto"},
+    "fedhip": {},
+}
+MAPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("", {}),
+    "2 residual blocks": ("deepafl-top", {"blocks": 2, "width": 512}),
+    "Fourier kernel": ("kernel", {"width": 1024}),
+    "adapted projection": ("projected", {}),
+}
+FIXED = ("linear", "second backbone", "both, whole", "both, ensemble", "adapted projection")
+SECOND = {"banking77": "WordLlama", "mnist": "histograms of gradients"}
+PERSONAL_DATA = ("banking77", "mnist", "pacs")
+FEWER = {"mnist": 6000}  # samples of the personal rows
+
+
+@cache
+def dataset(name: str, folder: Path) -> tuple[Array, Array, Array]:
+    """Return features, labels and the split (2 for test)."""
+    del folder
+    files = {
+        "cifar100": "cifar100_efficientnet_lite0",
+        "banking77": "banking77_minilm_l6",
+        "mnist": "mnist_images",
+        "pacs": "pacs_efficientnet_lite0",
+    }
+    with np.load(Path(os.environ["FEDGRAM_DATA"]) / f"{files[name]}.npz") as file:
+        x, y, split = file["x"], file["y"].astype(int), file["split"]
+        if name == "mnist":
+            x = x.reshape(len(x), -1) / 255.0
+        else:
+            x = x * np.float64(file["scale"]) + file["offset"]
+    most, training = MOST_TRAINING.get(name), np.flatnonzero(split < 2)
+    if most:
+        dropped = np.random.default_rng(0).permutation(training)[most:]
+        kept = np.setdiff1d(np.arange(len(y)), dropped)
+        x, y, split = x[kept], y[kept], split[kept]
+    return x, y, split
+
+
+def second(name: str, folder: Path) -> Array:
+    """Return the features of another backbone for the same samples."""
+    path = folder / f"second {name}.npy"
+    if not path.exists():
+        np.save(
+            path, word_vectors() if name == "banking77" else gradients(dataset(name, folder)[0])
+        )
+    found: Array = np.load(path)
+    return found
+
+
+def word_vectors() -> Array:
+    """Return WordLlama's features of the texts, in the order of the feature file."""
+    model, texts = load("", ""), []
+    for part in ("train", "test"):
+        path = Path(os.environ["FEDGRAM_DATA"]) / f"banking77_{part}.csv"
+        with path.open(encoding="utf-8", newline="") as file:
+            texts += [row["text"] for row in csv.DictReader(file)]
+    return model(texts)
+
+
+def gradients(x: Array) -> Array:
+    """Return histograms of 8 gradient directions in 7 x 7 cells of images of 28 x 28."""
+    images = x.reshape(-1, 28, 28)
+    down, across = np.gradient(images, axis=(1, 2))
+    size = np.hypot(down, across)
+    angle = (np.arctan2(down, across) / (2 * np.pi) * 8).round().astype(int) % 8
+    cells = [
+        (size * (angle == k)).reshape(-1, 7, 4, 7, 4).sum(axis=(2, 4)).reshape(len(x), -1)
+        for k in range(8)
+    ]
+    return np.concatenate(cells, axis=1)
+
+
+def of_size_one(x: Array) -> Array:
+    sizes = np.sqrt(np.mean(x.astype(np.float64) ** 2, axis=1, keepdims=True))
+    return x / np.where(sizes > 0, sizes, 1.0)
+
+
+def shared_row(name: str, row: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Fit a shared model; the seed draws the lift."""
+    method, settings = {**SHARED, **BOTH}[row]
+    x, y, split = dataset(name, folder)
+    if row in BOTH:
+        more = second(name, folder)
+        x = more if row == "second backbone" else np.hstack([of_size_one(x), of_size_one(more)])
+        if method == "ensemble":
+            settings = {"parts": [x.shape[1] - more.shape[1], more.shape[1]]}
+    settings = _filled(settings, WIDE[name], seed, method)
+    plan = PartitionPlan(
+        clients=CLIENTS, partition="dirichlet", dirichlet=SKEW, seed=0, split="global"
+    )
+    data = Dataset(x, y, split=np.where(split == 2, 2, 0), standardize=False, name=name)
+    start = time.process_time()
+    result = run(
+        create_method(method, settings),
+        federate(data, plan),
+        scoring=ScoringSchedule(),
+        metrics=Metrics(),
+    )
+    seconds = time.process_time() - start
+    model = result.predictors[next(iter(result.predictors))]  # all clients have the same
+    test = federate(data, plan).test
+    right = model(test.features).argmax(axis=1) == test.labels.codes
+    return {
+        "accuracy": float(right.mean()),
+        "seconds": round(seconds, 1),
+        "tuned": result.shared.tuned.description if _tuned(result) else "",
+        "held_out": _tuned(result).left_out_accuracy if _tuned(result) else {},
+        "losses": _tuned(result).notes.get("held_out_loss", {}) if _tuned(result) else {},
+        "samples": len(right),
+        "right": np.packbits(right).tobytes().hex(),
+    }
+
+
+def personal_row(name: str, row: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Fit personal models; the seed draws partition and lift."""
+    base, top = row.split(" / ")
+    method, settings = MAPS[base]
+    if method:
+        settings = {
+            **_filled(settings, 0, seed, method),
+            "top": {"method": top, "settings": PERSONAL[top]},
+        }
+    else:
+        method, settings = top, PERSONAL[top]
+        if top in ("prior", "closed-ditto", "apfl-linear"):
+            settings = {**settings, "ridge": "auto"}
+    x, y, _ = dataset(name, folder)
+    some = np.random.default_rng(seed).permutation(len(y))[: FEWER.get(name, len(y))]
+    data = Dataset(x[some], y[some], standardize=False, name=name)
+    plan = PartitionPlan(
+        clients=CLIENTS, partition="dirichlet", dirichlet=SKEW, seed=seed, split="within-client"
+    )
+    start = time.process_time()
+    result = run(
+        create_method(method, settings),
+        federate(data, plan),
+        scoring=ScoringSchedule(),
+        metrics=Metrics(global_test=False),
+    )
+    return {
+        "accuracy": result.accuracy["sample_mean"],
+        "client_mean": result.accuracy["client_mean"],
+        "seconds": round(time.process_time() - start, 1),
+        "tuned": result.shared.tuned.description if _tuned(result) else "",
+    }
+
+
+def _tuned(result: Any) -> Any:
+    return getattr(result.shared, "tuned", None)
+
+
+def _filled(settings: dict[str, Any], width: int, seed: int, method: str) -> dict[str, Any]:
+    """Return the settings with the width, and with the seed of what is random."""
+    filled: dict[str, Any] = json.loads(
+        json.dumps(settings).replace('"W"', str(width)).replace('"Q"', str(width // 4))
+    )
+    if "lift" in filled:
+        filled["lift"]["seed"] = seed
+    elif method in ("kernel", "ensemble"):
+        filled["seed"] = seed
+    elif method == "deepafl-top":
+        filled["seed"] = 1 + 100 * seed
+    return filled
+
+
+def rows_of(name: str) -> Iterator[tuple[str, Any]]:
+    for row in SHARED:
+        yield row, shared_row
+    for row in BOTH if name in SECOND else ():
+        yield row, shared_row
+    if name in PERSONAL_DATA:
+        for base in MAPS:
+            for top in PERSONAL:
+                yield f"{base} / {top}", personal_row
+
+
+def do(folder: Path, names: list[str], chosen: list[str], seeds: list[int]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        for name in names:
+            for row, fit in rows_of(name):
+                if chosen and not any(row.startswith(each) for each in chosen):
+                    continue
+                if row in FIXED and seed:
+                    continue  # nothing in it is random
+                path = folder / f"{name} {row.replace('/', '-')} {seed}.json"
+                if path.exists():
+                    continue
+                found = fit(name, row, seed, folder)
+                path.write_text(json.dumps({"data": name, "row": row, "seed": seed, **found}))
+                print(
+                    name, row, seed, found["accuracy"], found["seconds"], found["tuned"], flush=True
+                )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["run", "collect", "render"])
+    parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("--data", nargs="*", default=["banking77", "mnist", "cifar100"])
+    parser.add_argument("--rows", nargs="*", default=[])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    given = parser.parse_args()
+    if given.what == "run":
+        do(given.paths[0], given.data, given.rows, given.seeds)
+
+
+if __name__ == "__main__":
+    main()
