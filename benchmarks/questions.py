@@ -229,7 +229,7 @@ def _filled(settings: dict[str, Any], width: int, seed: int, method: str) -> dic
     )
     if "lift" in filled:
         filled["lift"]["seed"] = seed
-    elif method in ("kernel", "ensemble"):
+    elif method == "kernel":
         filled["seed"] = seed
     elif method == "deepafl-top":
         filled["seed"] = 1 + 100 * seed
