@@ -266,6 +266,171 @@ def do(folder: Path, names: list[str], chosen: list[str], seeds: list[int]) -> N
                 )
 
 
+def collect(folder: Path, target: Path) -> None:
+    """Store accuracies, and differences to a base row that are paired by sample or by seed."""
+    runs: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text())
+        runs.setdefault((found["data"], found["row"]), {})[found["seed"]] = found
+    stored = [
+        {
+            "data": data,
+            "row": row,
+            "seeds": sorted(seeds),
+            "accuracy": round(float(np.mean([run["accuracy"] for run in seeds.values()])), 5),
+            "spread": round(float(np.std([run["accuracy"] for run in seeds.values()])), 5),
+            "seconds": round(float(np.median([run["seconds"] for run in seeds.values()])), 1),
+            "chosen": [run["tuned"].split(":")[0] for _, run in sorted(seeds.items())],
+            "losses": [run.get("losses", {}) for _, run in sorted(seeds.items())],
+            "base": _base(row),
+            **_difference(seeds, runs.get((data, _base(row)), {})),
+        }
+        for (data, row), seeds in runs.items()
+    ]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps({"clients": CLIENTS, "dirichlet": SKEW, "rows": stored}, indent=1))
+
+
+def _base(row: str) -> str:
+    if " / " in row:
+        return f"plain / {row.split(' / ')[1]}"
+    if row.startswith("both") or row == "second backbone":
+        return "ReLU lift" if "ReLU" in row else "linear"
+    if row in ("linear", "adapted projection", "4 residual blocks"):
+        return "linear"
+    return "ReLU lift"
+
+
+def _difference(
+    seeds: dict[int, dict[str, Any]], base: dict[int, dict[str, Any]]
+) -> dict[str, float]:
+    """Return the mean difference to the base and its standard error.
+
+    With stored test samples the error is that of the mean over samples of a difference that is
+    averaged over seeds; else that over seeds.
+    """
+    if not base:
+        return {}
+    pairs = [(seeds[k], base.get(k, base.get(0))) for k in sorted(seeds)]
+    pairs = [(one, other) for one, other in pairs if other is not None]
+    if not pairs:
+        return {}
+    if "right" in pairs[0][0]:
+        each = [_right(one) - _right(other) for one, other in pairs]
+        by_sample = np.mean(each, axis=0)
+        error = float(by_sample.std() / np.sqrt(len(by_sample)))
+        return {"difference": round(float(by_sample.mean()), 5), "error": round(error, 5)}
+    gaps = np.array([one["accuracy"] - other["accuracy"] for one, other in pairs])
+    error = float(gaps.std(ddof=1) / np.sqrt(len(gaps))) if len(gaps) > 1 else float("nan")
+    found = {"difference": round(float(gaps.mean()), 5)}
+    return found if np.isnan(error) else {**found, "error": round(error, 5)}
+
+
+def _right(found: dict[str, Any]) -> Array:
+    bits = np.frombuffer(bytes.fromhex(found["right"]), np.uint8)
+    return np.unpackbits(bits)[: found["samples"]].astype(float)
+
+
+BEGIN, END = "<!-- {}: begin -->\n", "<!-- {}: end -->"
+TABLES = {
+    "kernels": [
+        "linear",
+        "ReLU lift",
+        "GELU lift",
+        "Fourier kernel",
+        "Fourier kernel, 1,024",
+        "landmarks, 1,024",
+    ],
+    "projections": ["linear", "adapted projection", "ReLU lift", "adapted projection, ReLU lift"],
+    "depth": ["linear", "ReLU lift", "4 residual blocks"],
+    "ensembles": [
+        "a quarter of the ReLU lift",
+        "ReLU lift",
+        "ensemble of 4, ReLU lift",
+        "linear",
+        "second backbone",
+        "both, whole",
+        "both, ensemble",
+        "both, ReLU lift",
+    ],
+}
+
+
+def render(source: Path, page: Path) -> None:
+    """Write the tables into the page, between the marks of each."""
+    found = {(row["data"], row["row"]): row for row in json.loads(source.read_text())["rows"]}
+    text = page.read_text(encoding="utf-8")
+    tables = {name: _table(rows, found) for name, rows in TABLES.items()}
+    tables |= {f"personal {base}": _personal(base, found) for base in MAPS if base != "plain"}
+    tables["chosen"] = _chosen(found)
+    for name, table in tables.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        before, _, rest = text.partition(begin)
+        _, mark, after = rest.partition(end)
+        if not mark:
+            raise SystemExit(f"{page}: no marks {begin.strip()} and {end}")
+        text = f"{before}{begin}{table}{end}{after}"
+    page.write_text(text, encoding="utf-8")
+
+
+Found = dict[tuple[str, str], dict[str, Any]]
+
+
+def _table(rows: list[str], found: Found) -> str:
+    names = [name for name in TITLES if any((name, row) in found for row in rows[1:])]
+    names = [name for name in names if (name, "ReLU lift") in found]
+    lines = [
+        "| | " + " | ".join(TITLES[name] for name in names) + " |",
+        "|---|" + "---|" * len(names),
+    ]
+    for row in rows:
+        cells = [_cell(found.get((name, row))) for name in names]
+        if any(cell != "" for cell in cells):
+            lines.append(f"| {row} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _personal(base: str, found: Found) -> str:
+    names = [name for name in PERSONAL_DATA if (name, f"{base} / prior") in found]
+    lines = [
+        "| on top | " + " | ".join(f"{_short(name)}: plain | {base}" for name in names) + " |",
+        "|---|" + "---|---|" * len(names),
+    ]
+    for top in PERSONAL:
+        cells = [
+            _cell(found.get((name, f"{each} / {top}")))
+            for name in names
+            for each in ("plain", base)
+        ]
+        lines.append(f"| `{top}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _short(name: str) -> str:
+    return TITLES[name].split(",")[0]
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    """Return accuracy in %, and the difference to the base with its standard error."""
+    if row is None:
+        return ""
+    text = f"{100 * row['accuracy']:.2f}"
+    if row["row"] == row["base"] or "difference" not in row:
+        return text
+    error = f" ± {100 * row['error']:.2f}" if "error" in row else ""
+    return f"{text} ({100 * row['difference']:+.2f}{error})"
+
+
+def _chosen(found: Found) -> str:
+    lines = [
+        f"- {TITLES[row['data']]}, {row['row']}: {', '.join(dict.fromkeys(row['chosen']))} "
+        f"(seeds {', '.join(map(str, row['seeds']))})"
+        for row in found.values()
+        if " / " not in row["row"] and any(row["chosen"])
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["run", "collect", "render"])
@@ -276,6 +441,10 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "run":
         do(given.paths[0], given.data, given.rows, given.seeds)
+    elif given.what == "collect":
+        collect(given.paths[0], given.paths[1])
+    else:
+        render(given.paths[0], given.paths[1])
 
 
 if __name__ == "__main__":

@@ -154,6 +154,17 @@ def test_the_page_of_scale_is_made_of_the_stored_results(tmp_path):
     assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "scale.md").read_text("utf-8")
 
 
+def test_the_page_of_open_questions_is_made_of_the_stored_results(tmp_path):
+    page, stored = tmp_path / "page.md", ROOT / "docs" / "open-questions.md"
+    text = stored.read_text("utf-8")
+    page.write_text(re.sub(r"(: begin -->\n).*?(<!--)", r"\1\2", text, flags=re.DOTALL), "utf-8")
+    assert "|" not in page.read_text("utf-8").split("## What was chosen")[1]
+    command = [sys.executable, "-m", "benchmarks.questions", "render"]
+    source = ROOT / "docs" / "results" / "open-questions.json"
+    subprocess.run([*command, str(source), str(page)], cwd=ROOT, check=True)
+    assert page.read_text(encoding="utf-8") == text
+
+
 def test_every_setting_is_documented():
     from fedgram.experiments.config import read
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from fedgram import Features, Grid, Lift, Space
 from fedgram.core import codec
+from fedgram.core.kernels.choice import VARIABLE, tried
 from fedgram.errors import DataError, MismatchError
 from fedgram.features.chain import Chain
 from fedgram.features.landmarks import Landmarks
@@ -121,3 +123,29 @@ def test_a_chain_survives_its_bytes_and_has_known_maps_only():
     assert again.space == whole.space
     with pytest.raises(DataError, match="expected lifts, landmarks and projections"):
         Chain(inputs=Space(width=3), maps=(Features,))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("way", ["blas", "vnni"])
+def test_every_way_of_products_gives_the_same_features(monkeypatch, way, threads):
+    """Also in a wide space: below about 512 features many wrong programs pass."""
+    if tried(way).way is None:
+        pytest.skip(f"{way} is not usable here: {tried(way).reason}")
+    features = rows(samples=40, features=600)
+    matrix = np.random.default_rng(0).normal(size=(601, 520))
+    points = rows(530, features=520, seed=5).values[:, :-1]
+    projection, landmarks = Projection.of(matrix), Landmarks(points=points, scale=0.7)
+    lift = Lift(width=515, activation="fourier", scale=0.7)
+    monkeypatch.setenv(VARIABLE, way)
+    with threadpool_limits(threads, user_api="blas"):
+        projected = projection(features)
+        found = [projected, landmarks(projected), lift(features)]
+    product = features.values.astype(np.int64) @ projection.matrix.astype(np.int64)
+    assert np.array_equal(
+        projected.values[:, :-1],
+        np.clip(np.rint(product / 2.0**projection.places), -127, 127).astype(np.int64),
+    )
+    digest = codec.digest([each.values for each in found])
+    monkeypatch.setenv(VARIABLE, "blas")
+    again = [projection(features), landmarks(projected), lift(features.take(slice(None)))]
+    assert digest == codec.digest([each.values for each in again])

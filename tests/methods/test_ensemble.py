@@ -7,7 +7,6 @@ import pytest
 
 from fedgram import InProcess, Statistics
 from fedgram.checks.federations import digits, federated, partitioned
-from fedgram.core.gcv import best_ridge
 from fedgram.core.samples import Features, Labels, Samples
 from fedgram.errors import ConfigError
 from fedgram.experiments.runner import run
@@ -50,9 +49,7 @@ def test_the_head_of_a_part_is_afl_on_this_part_alone(method):
     for k, part in enumerate(columns):
         some = np.append(part, rows.space.constant)
         alone = federated({"only": only(lifted, some)})
-        (head,) = AFL(ridge=best_ridge(Statistics.of(*_both(only(lifted, some))))).fit(
-            InProcess(alone.members)
-        )
+        (head,) = AFL(ridge="auto").fit(InProcess(alone.members))
         found = heads[f"part {k + 1}"]
         assert np.array_equal(found[some], head.weights)
         assert not np.delete(found, some, axis=0).any()
@@ -78,7 +75,7 @@ def test_candidates_are_what_their_names_say(method):
 
 def test_the_whole_head_is_afl():
     total = total_of(digits(), LIFTED)
-    (head,) = AFL(ridge=best_ridge(total), lift=LIFTED.lift).fit(
+    (head,) = AFL(ridge="auto", lift=LIFTED.lift).fit(
         InProcess(federated({"only": digits()}).members)
     )
     assert np.array_equal(dict(LIFTED._heads(total))["whole"], head.weights)

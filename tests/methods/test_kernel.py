@@ -5,17 +5,21 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.linalg
+from threadpoolctl import threadpool_limits
 
 from fedgram import InProcess, Labels, Statistics, create_method
+from fedgram.checks import laws
 from fedgram.checks.federations import digits, federated, partitioned, trainable
 from fedgram.core import codec
 from fedgram.core.gcv import best_ridge
+from fedgram.core.kernels.choice import VARIABLE, tried
 from fedgram.core.samples import Features, Samples
-from fedgram.errors import ConfigError
+from fedgram.errors import ConfigError, LawError, MismatchError
 from fedgram.experiments.runner import run
 from fedgram.features.chain import Chain
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
+from fedgram.federation.step import step
 from fedgram.methods import _held_out, kernel, projected
 from fedgram.methods._held_out import judgement
 from fedgram.methods._stacked import StackedModel, Top
@@ -116,6 +120,52 @@ def test_a_given_setting_needs_no_choice():
     ]
     assert steps[0] == ["opening", "above"]
     assert steps[1] == ["opening", *["kept_statistics"] * 5, "held_out", "above"]
+
+
+class FirstTenth(Kernel):
+    """Planted: holds out the first tenth of each client, which another partition changes."""
+
+    @step
+    def kept_statistics(self, client, chain):
+        samples = client.samples
+        rest = samples.take(slice(len(samples) // 10, None))
+        return Statistics.of(chain(rest.features), rest.labels)
+
+
+class Anew(Projected):
+    """Planted: each client projects with a map of its own samples."""
+
+    @step
+    def above(self, client, ask):
+        own = Statistics.of(client.samples.features, client.samples.labels)
+        chain = self._chain(ask.below.inputs, own, 3.0)
+        return super().above(client, dataclasses.replace(ask, below=chain))
+
+
+def losses(method, **partition):
+    return fitted(method, partitioned(**partition)).notes["held_out_loss"]
+
+
+def test_a_choice_on_other_samples_for_another_partition_is_noticed():
+    for method, alike in ((Kernel(width=24), True), (FirstTenth(width=24), False)):
+        one, other = losses(method, clients=1), losses(method, partition="dirichlet", clients=9)
+        assert (one == other) == alike
+
+
+def test_a_map_of_each_clients_own_is_noticed():
+    with pytest.raises((LawError, MismatchError)):
+        laws.any_partition_gives_the_same_totals(Anew(strength=3.0))
+
+
+@pytest.mark.parametrize("way", ["blas", "vnni"])
+@pytest.mark.parametrize("method", CHOOSE, ids=["fourier", "landmarks", "projected"])
+def test_other_ways_of_products_and_threads_give_the_same_choice_and_sums(method, way, monkeypatch):
+    if tried(way).way is None:
+        pytest.skip(f"{way} is not usable here")
+    expected = run(method, partitioned(clients=3)).shared_digest
+    monkeypatch.setenv(VARIABLE, way)
+    with threadpool_limits(2, user_api="blas"):
+        assert run(method, partitioned(clients=3)).shared_digest == expected
 
 
 # Kernels

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.gcv import best_ridge
+from fedgram.core.gcv import resolved
 from fedgram.core.samples import Floats, Integers
 from fedgram.core.solve import unpack_symmetric
 from fedgram.core.statistics import Statistics
@@ -114,13 +114,13 @@ class Ensemble(HeldOut):
 
     def _heads(self, total: Statistics) -> list[tuple[str, Floats]]:
         """Return all candidates: weights of all features, in real units, with a name."""
-        whole = total.solve(best_ridge(total))
+        whole = total.solve(resolved("auto", total))
         parts = []
         for columns in self._columns(total.space.constant):
             some = np.append(columns, total.space.constant)
             block = _block(total, some)
             head = np.zeros_like(whole)
-            head[some] = block.solve(best_ridge(block))
+            head[some] = block.solve(resolved("auto", block))
             parts.append(head)
         mean: Floats = np.mean(parts, axis=0)
         found = [("whole", whole), ("mean of the parts", mean)]
