@@ -1,6 +1,12 @@
-"""Run a benchmark by its name: python -m benchmarks NAME [--json] [--quick].
+"""Run a benchmark by its name, or check all of them.
 
---json stores the result under benchmarks/results; `page` writes docs/speed.md from what is stored.
+python -m benchmarks kernel|limit|clients|wide|bytes|papers|gradients|ray|flower [--json] [--quick]
+python -m benchmarks check          small forms of those that take seconds; fails on a regression
+python -m benchmarks pages          write the pages of stored results, docs/speed.md and scale.md
+
+Every figure is a ratio within one run, of processor times that were taken in turns, or a count.
+--json stores the result under benchmarks/results. Further measurements are modules of their own,
+named in the pages that quote them.
 """
 
 from __future__ import annotations
@@ -8,19 +14,33 @@ from __future__ import annotations
 import importlib
 import sys
 
-# The module of each benchmark; it has a function `main(arguments)`.
-BENCHMARKS = {
-    "kernel": "benchmarks.kernel",
-    "limit": "benchmarks.limit",
-    "page": "benchmarks.speed_page",
-}
+from benchmarks import measure
+
+NAMES = ("kernel", "limit", "clients", "wide", "bytes", "papers", "gradients", "ray", "flower")
+# Those whose small form takes seconds; papers and limit need data, flower an extra.
+CHECKED = ("kernel", "clients", "wide", "bytes", "gradients", "ray")
 
 
 def main() -> None:
     name, *arguments = sys.argv[1:] or [""]
-    if name not in BENCHMARKS:
-        sys.exit(f"expected one of {', '.join(BENCHMARKS)}, got {name!r}\n{__doc__}")
-    importlib.import_module(BENCHMARKS[name]).main(arguments)
+    if name == "pages":
+        importlib.import_module("benchmarks.speed_page").main(arguments)
+        return
+    if name != "check" and name not in NAMES:
+        expected = ", ".join((*NAMES, "check", "pages"))
+        sys.exit(f"expected one of {expected}, got {name!r}\n{__doc__}")
+    worse: list[str] = []
+    for each in CHECKED if name == "check" else (name,):
+        try:
+            module = importlib.import_module(f"benchmarks.{each}")
+        except ImportError as error:
+            print(f"{each}: left out ({error})")
+            continue
+        print(f"# {each}")
+        found = measure.run(each, module, ["--quick"] if name == "check" else arguments)
+        worse += found
+    if name == "check" and worse:
+        sys.exit("clearly slower or larger than expected:\n" + "\n".join(worse))
 
 
 if __name__ == "__main__":

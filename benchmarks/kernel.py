@@ -6,34 +6,45 @@ python -m benchmarks kernel [--json] [--quick]
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from scipy.linalg import blas
 
-from benchmarks.measure import interleaved, machine, ratio, stored
+from benchmarks.measure import above, interleaved, ratio, shown
 from fedgram import Features, Labels, Space, Statistics
 from fedgram.core.kernels.choice import WAYS, chosen, tried
 
 CLASSES = tuple(str(c) for c in range(100))
 
 
-def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="store the result")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
-    given = parser.parse_args(arguments)
-    shapes = ((600, 65),) if given.quick else ((8192, 4096), (8192, 1281), (450, 1281))
-    found: dict[str, Any] = {"machine": machine(), "shapes": {}, "reasons": reasons()}
-    print(found["machine"])
-    for rows, width in shapes:
-        result = gram(rows, width, repeats=3 if width > 2000 else 9)
-        found["shapes"][f"{rows} x {width}"] = result
+BY_KERNELS = True
+
+
+def measured(given: argparse.Namespace) -> dict[str, Any]:
+    # A small form still has products that are long enough to compare.
+    shapes = ((2048, 1281),) if given.quick else ((8192, 4096), (8192, 1281), (450, 1281))
+    found = {f"{n} x {d}": gram(n, d, repeats=3 if d > 2000 else 9) for n, d in shapes}
+    return {"shapes": found, "reasons": reasons()}
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    for shape, result in found["shapes"].items():
         for name, each in result.items():
-            print(f"{rows} x {width}: {name}: {each}", flush=True)
-    if given.json:
-        print(stored("kernel", found))
+            yield f"{shape}: {name}: {shown(each)}"
+    for name, reason in found["reasons"].items():
+        if reason:
+            yield f"not used: {name}: {reason}"
+
+
+def regressions(found: Mapping[str, Any]) -> Iterator[str]:
+    for result in found["shapes"].values():
+        yield from above(result, "vnni / ssyrk", 0.6)
+        yield from above(result, "torch / ssyrk", 1.5)
+        yield from above(result, "onnxruntime / ssyrk", 1.5)
+        yield from above(result, "blas / ssyrk", 2.0)
+        yield from above(result, "Statistics.of / float64 F.T @ F", 0.9)
 
 
 def reasons() -> dict[str, str]:

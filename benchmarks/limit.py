@@ -1,6 +1,6 @@
 """Whole runs on CIFAR-100 features beside the calls that they cannot avoid, and beside FedAvg.
 
-FEDGRAM_DATA=... python -m benchmarks limit [--json] [--before FOLDER] [--repeats N]
+FEDGRAM_DATA=... python -m benchmarks limit [--json] [--before FOLDER] [--repeats N] [--tasks ...]
 
 --before names the source tree (its folder `src`) of an earlier version, to compare with. Every task
 runs in a process of its own, in turns; processor time is that of the task, without loading data.
@@ -13,23 +13,32 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 
-from benchmarks.measure import machine, ratio, stored
+from benchmarks.measure import above, ratio, shown
 from fedgram import PartitionPlan, create_method, federate, load_dataset, run
 from fedgram.core.samples import Samples, concatenate
 from fedgram.core.statistics import Statistics
 from fedgram.experiments.runner import ScoringSchedule
 from fedgram.features.lift import Lift
+from fedgram.federation.method import names
 from fedgram.federation.scoring import Metrics
 
 WIDTH = 4096
-ROUNDS, MEASURED_ROUNDS = 200, 20
-TASKS = ("lift and Gram", "apfl", "apfl, bare calls", "auto", "fedavg", "fedavg, half the rounds")
+ROUNDS, MEASURED_ROUNDS, TORCH_ROUNDS = 200, 20, 2
+TASKS = (
+    "lift and Gram",
+    "apfl",
+    "apfl, bare calls",
+    "auto",
+    "fedavg",
+    "fedavg, half the rounds",
+    "torch loop",
+)
 # A lift of the shared stream, and every setting: the defaults of other versions are others.
 APFL = {
     "ridge": 100.0,
@@ -41,21 +50,30 @@ APFL = {
 COMPARED = ("lift and Gram", "apfl", "auto")  # with other versions and other products
 
 
-def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="store the result")
+BY_KERNELS = True
+
+
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--before", help="the folder `src` of an earlier version")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tasks", nargs="*", choices=TASKS, default=list(TASKS))
     parser.add_argument("--child", choices=TASKS, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
+
+
+def measured(given: argparse.Namespace) -> dict[str, Any] | None:
     if given.child:
         print(seconds_of(given.child))
-        return
-    found = compared(given.repeats, given.before, given.tasks)
-    print(found)
-    if given.json:
-        print(stored("limit", found))
+        return None
+    return compared(1 if given.quick else given.repeats, given.before, given.tasks)
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    for name, each in found["ratios"].items():
+        yield f"{name}: {shown(each)}"
+
+
+def regressions(found: Mapping[str, Any]) -> Iterator[str]:
+    yield from above(found["ratios"], "apfl, now / apfl, bare calls, now", 1.5)
 
 
 def compared(repeats: int, before: str | None, tasks: list[str]) -> dict[str, Any]:
@@ -75,15 +93,19 @@ def compared(repeats: int, before: str | None, tasks: list[str]) -> dict[str, An
                 times["fedavg, now"], times["fedavg, half the rounds, now"], strict=True
             )
         ]
+    if "torch loop" in tasks:
+        times["torch loop, 200 rounds"] = [
+            each * ROUNDS / TORCH_ROUNDS for each in times["torch loop, now"]
+        ]
     pairs = [
         ("apfl, now", "apfl, bare calls, now"),
         ("auto, now", "fedavg, 200 rounds"),
+        ("auto, now", "torch loop, 200 rounds"),
         ("auto, before", "fedavg, 200 rounds"),
         *((f"{task}, now", f"{task}, {kind}") for kind in kinds for task in COMPARED),
     ]
     known = [pair for pair in pairs if set(pair) <= set(times)]
     return {
-        "machine": machine(),
         "seconds": {name: [round(each, 2) for each in mine] for name, mine in times.items()},
         "ratios": {f"{name} / {base}": ratio(times, name, base) for name, base in known},
     }
@@ -105,7 +127,7 @@ def child(task: str, kind: str, before: str | None) -> float:
 # An earlier version has no module `benchmarks.measure`; its machine is not asked for.
 _BEFORE = (
     "import sys, types; sys.modules['benchmarks.measure'] = m = types.ModuleType('m');"
-    "m.machine = m.ratio = m.stored = None;"
+    "m.above = m.ratio = m.shown = None;"
     "from benchmarks.limit import seconds_of; print(seconds_of(sys.argv[1]))"
 )
 
@@ -130,11 +152,30 @@ def seconds_of(task: str) -> float:
             federation, "fedavg", {"rate": 0.1, "rounds": MEASURED_ROUNDS // 2}
         ),
     }
+    if task == "torch loop":
+        tasks[task] = _torch_rounds(federation)
     everything = concatenate([site.train for site in federation.members])
     Statistics.of(everything.features.take(slice(0, 9)), everything.labels.take(slice(0, 9)))
     start = time.process_time()
     tasks[task]()
     return time.process_time() - start
+
+
+def _apfl() -> str:
+    """Return the name of APFL with linear streams; an earlier version has only one."""
+    return "apfl-linear" if "apfl-linear" in names() else "apfl"
+
+
+def _torch_rounds(federation: Any) -> Callable[[], Any]:
+    """Return some rounds of a plain torch loop, with the settings of the FedAvg beside it."""
+    import torch
+
+    from benchmarks.gradients import Local, torch_loop
+
+    torch.set_num_threads(1)
+    method = create_method("fedavg")
+    rounds = torch_loop(federation, Local(method.epochs, method.batch))
+    return lambda: [next(rounds) for _ in range(TORCH_ROUNDS)]
 
 
 def _lifted(samples: Samples) -> Any:

@@ -147,11 +147,12 @@ def test_the_page_of_results_is_made_of_the_stored_runs(tmp_path):
     assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "results.md").read_text("utf-8")
 
 
-def test_the_page_of_scale_is_made_of_the_stored_results(tmp_path):
-    page = tmp_path / "scale.md"
-    command = [sys.executable, "-m", "benchmarks.clients", "--render", str(page)]
+def test_the_pages_of_speed_and_scale_are_made_of_the_stored_results(tmp_path):
+    command = [sys.executable, "-m", "benchmarks", "pages", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True)
-    assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "scale.md").read_text("utf-8")
+    for name in ("speed.md", "scale.md"):
+        made = (tmp_path / name).read_text(encoding="utf-8")
+        assert made == (ROOT / "docs" / name).read_text("utf-8")
 
 
 def test_the_page_of_open_questions_is_made_of_the_stored_results(tmp_path):

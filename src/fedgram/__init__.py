@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedgram.core.samples import Samples as Samples
     from fedgram.core.samples import Space as Space
     from fedgram.core.shared import Shared as Shared
+    from fedgram.core.out_of_core import DiskStatistics as DiskStatistics
     from fedgram.core.statistics import Statistics as Statistics
     from fedgram.core.tally import Tally as Tally
     from fedgram.core.weighted import Weighted as Weighted
@@ -71,6 +72,7 @@ _HOME = {
     "Shared": "fedgram.core.shared",
     "Site": "fedgram.federation.client",
     "Space": "fedgram.core.samples",
+    "DiskStatistics": "fedgram.core.out_of_core",
     "Statistics": "fedgram.core.statistics",
     "Tally": "fedgram.core.tally",
     "Weighted": "fedgram.core.weighted",

@@ -1,6 +1,6 @@
 """Rounds of FedAvg on a linear head: fedgram's loop against a plain torch loop, per round.
 
-python -m benchmarks.descent [--quick]
+python -m benchmarks gradients [--json] [--quick]
 
 Needs torch. The features are those of CIFAR-100 in the folder that FEDGRAM_DATA names, else random
 ones of the same size. The two take turns with nobody else between them. Afterwards others take
@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.measure import above, ratio, shown
 from fedgram.core.samples import Array, Features, Integers
 from fedgram.data.dataset import Dataset
 from fedgram.data.plan import PartitionPlan
@@ -58,54 +58,76 @@ class Local(NamedTuple):
 MAIN, *OTHERS = Local(3, 128), Local(3, 32), Local(5, 10)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
-    quick = parser.parse_args().quick
-    for line in lines(quick=quick):
-        print(line, flush=True)
+BY_KERNELS = True
 
 
-def lines(*, quick: bool) -> Iterator[str]:
-    data, clients, rounds = (load_dataset("digits"), 20, 2) if quick else (_features(), 100, 12)
+def measured(given: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    torch.set_num_threads(1)
+    quick = given.quick
+    data, clients, rounds = (load_dataset("digits"), 20, 3) if quick else (_features(), 100, 8)
     everybody = federate(
         data, PartitionPlan(clients=clients, split="within-client", equal_sizes=True)
     )
-    yield (
-        f"{data.name}: {clients} clients, {sum(len(s.train) for s in everybody.members)} training "
-        f"samples, {everybody.test.features.space.width} features, {len(data.classes)} classes"
-    )
+    found = {}
     for local in (MAIN, *OTHERS):
-        some = rounds if local == MAIN else rounds // 2
-        yield f"{some} rounds of {local}"
         ways = {"fedgram": fedgram(everybody, local), "torch": torch_loop(everybody, local)}
-        yield from compared(everybody, ways, some)
-    yield f"{rounds // 2} rounds of {MAIN}, other ways"
-    ways = {
+        found[str(local)] = compared(everybody, ways, rounds if local == MAIN else rounds // 2 + 1)
+    others = {
         "fedgram": fedgram(everybody, MAIN),
         "torch, batches sliced by hand": torch_loop(everybody, MAIN, sliced=True),
         "numpy, stacked over clients": stacked(everybody, MAIN),
     }
-    yield from compared(everybody, ways, rounds // 2)
-    yield "operations of a round, of those of plain steps: " + operations(everybody, MAIN)
+    found[f"{MAIN}, other ways"] = compared(everybody, others, rounds // 2 + 1)
+    return {
+        "data": data.name,
+        "clients": clients,
+        "samples": sum(len(site.train) for site in everybody.members),
+        "features": everybody.test.features.space.width,
+        "classes": len(data.classes),
+        "rounds": found,
+        "operations": operations(everybody, MAIN),
+    }
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"{found['data']}: {found['clients']} clients, {found['samples']} training samples, "
+        f"{found['features']} features, {found['classes']} classes"
+    )
+    for local, each in found["rounds"].items():
+        yield f"{local}, test accuracy: " + ", ".join(
+            f"{name} {100 * share:.1f} %" for name, share in each["accuracy"].items()
+        )
+        for name, one in each["ratios"].items():
+            yield f"  {name}: {shown(one)}"
+    yield f"operations of a round, of those of plain steps: {found['operations']:.2f}"
+
+
+def regressions(found: Mapping[str, Any]) -> Iterator[str]:
+    yield from above(found["rounds"][str(MAIN)]["ratios"], "fedgram / torch", 0.6)
 
 
 def compared(
     everybody: FederatedDataset, ways: dict[str, Iterator[Timed]], rounds: int
-) -> Iterator[str]:
-    """Take a round of each in turn, so that a slow minute of a shared machine slows all of them."""
+) -> dict[str, Any]:
+    """Take a round of each in turn; the first round, with what later ones use, does not count."""
     turns = list(zip(*(islice(way, rounds) for way in ways.values()), strict=True))
-    seconds = {name: [turn[at][0] for turn in turns] for at, name in enumerate(ways)}
-    ours = seconds["fedgram"]
-    for at, (name, taken) in enumerate(seconds.items()):
-        ratio = statistics.median(t / o for t, o in zip(taken, ours, strict=True))
-        right = turns[-1][at][1](everybody.test.features) == everybody.test.labels.codes
-        goal = "  (goal >= 5)" if name == "torch" else ""
-        yield (
-            f"  {name}: {1000 * statistics.median(taken):.0f} ms per round, test accuracy "
-            f"{100 * np.mean(right):.1f} %, {ratio:.1f} times fedgram's time{goal}"
-        )
-    yield f"  fedgram's first round, with what later ones keep: {1000 * ours[0]:.0f} ms"
+    times = {name: [turn[at][0] for turn in turns[1:]] for at, name in enumerate(ways)}
+    test = everybody.test
+    accuracy = {
+        name: float(np.mean(turns[-1][at][1](test.features) == test.labels.codes))
+        for at, name in enumerate(ways)
+    }
+    return {
+        "ratios": {
+            f"fedgram / {name}": ratio(times, "fedgram", name)
+            for name in times
+            if name != "fedgram"
+        },
+        "accuracy": {name: round(share, 4) for name, share in accuracy.items()},
+    }
 
 
 def _features() -> Dataset:
@@ -120,13 +142,13 @@ def _features() -> Dataset:
 
 def fedgram(everybody: FederatedDataset, local: Local) -> Iterator[Timed]:
     forgotten = [replace(s, train=s.train.take(slice(None))) for s in everybody.members]
-    engine = InProcess(forgotten, workers=2)
+    engine = InProcess(forgotten)
     method = FedAvg(rounds=sys.maxsize, epochs=local.epochs, batch=local.batch, rate=local.rate)
     models = iter(method.fit(engine))
     while True:
-        start = time.perf_counter()
+        start = time.process_time()
         model = next(models)
-        yield time.perf_counter() - start, partial(predict, model.network)
+        yield time.process_time() - start, partial(predict, model.network)
 
 
 def torch_loop(
@@ -149,7 +171,7 @@ def torch_loop(
     shared = torch.zeros(classes, width)
     weights = np.array([len(part) for part in parts]) / sum(map(len, parts))
     while True:
-        start = time.perf_counter()
+        start = time.process_time()
         total = torch.zeros_like(shared)
         for part, weight in zip(parts, weights, strict=True):
             model = torch.nn.Linear(width, classes, bias=False)
@@ -169,7 +191,7 @@ def torch_loop(
                     optimizer.step()
             total += float(weight) * model.weight.detach()
         shared = total
-        yield time.perf_counter() - start, _linear(shared.numpy().T)
+        yield time.process_time() - start, _linear(shared.numpy().T)
 
 
 def stacked(everybody: FederatedDataset, local: Local) -> Iterator[Timed]:
@@ -187,7 +209,7 @@ def stacked(everybody: FederatedDataset, local: Local) -> Iterator[Timed]:
     weights = np.array([len(part) for part in rows], np.float32) / sum(map(len, rows))
     shared, rng = np.zeros((width, classes), np.float32), np.random.default_rng(0)
     while True:
-        start = time.perf_counter()
+        start = time.process_time()
         theta = np.repeat(shared[None], len(rows), axis=0)
         for _ in range(local.epochs):
             order = rng.permutation(longest)
@@ -202,14 +224,14 @@ def stacked(everybody: FederatedDataset, local: Local) -> Iterator[Timed]:
                 residual /= np.maximum(mask.sum(axis=1, keepdims=True), 1)
                 theta -= local.rate * (x.transpose(0, 2, 1) @ residual)
         shared = np.tensordot(weights, theta, axes=1)
-        yield time.perf_counter() - start, _linear(shared)
+        yield time.process_time() - start, _linear(shared)
 
 
 def _linear(weights: Array) -> Predicts:
     return lambda features: (features.real() @ weights).argmax(axis=1)
 
 
-def operations(everybody: FederatedDataset, local: Local) -> str:
+def operations(everybody: FederatedDataset, local: Local) -> float:
     """Return the operations that are counted in a later round, relative to those of plain steps."""
     engine = InProcess(everybody.members)
     method = FedAvg(rounds=2, epochs=local.epochs, batch=local.batch, rate=local.rate)
@@ -217,8 +239,4 @@ def operations(everybody: FederatedDataset, local: Local) -> str:
     samples = sum(len(site.train) for site in everybody.members)
     width, classes = everybody.test.features.space.width, len(everybody.test.labels.classes)
     plain = 2 * 2 * local.epochs * samples * width * classes
-    return f"{100 * engine.asks[-1].flops / plain:.0f} %"
-
-
-if __name__ == "__main__":
-    main()
+    return round(engine.asks[-1].flops / plain, 4)

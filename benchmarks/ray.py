@@ -5,22 +5,19 @@ medians over the turns. "processor" is the processor time of this process and of
 that of this process and of the busiest worker, which is the time of a fit with enough free cores;
 "wall" is the time that passed, which depends on the cores and on other programs.
 
-python -m benchmarks.ray_engine [--json FILE] [--quick]
+python -m benchmarks ray [--json] [--quick]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,33 +34,11 @@ WORKERS = (1, 2, 4)
 Seconds = dict[str, float]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
-    given = parser.parse_args()
-    found = measured(quick=given.quick)
-    for line in lines(found):
-        print(line)
-    if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+BY_KERNELS = False
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
-    yield (
-        f"AFL, {found['samples']} samples of {found['features']} features, {found['clients']} "
-        f"clients, {found['cores']} cores; time of a fit as a share of one process"
-    )
-    for row in found["workers"]:
-        yield (
-            f"  {row['workers']} Ray workers: processor {row['processor']:.2f}, path "
-            f"{row['path']:.2f}, wall {row['wall']:.2f}"
-        )
-    yield f"  one digest for all, and after a killed worker: {found['one_digest']}"
-
-
-def measured(*, quick: bool) -> dict[str, Any]:
+def measured(given: argparse.Namespace) -> dict[str, Any]:
+    quick = given.quick
     samples, width, clients, turns = (2_000, 64, 20, 3) if quick else (40_000, 1_024, 200, 7)
     sites, method = _sites(samples, width, clients), AFL()
     digests = set()
@@ -86,10 +61,8 @@ def measured(*, quick: bool) -> dict[str, Any]:
                 times[key].append(seconds)
         os.kill(processes[4][0].pid, signal.SIGKILL)
         digests.add(_digest(engines[4], method))
-        losses = engines[4].losses
+        losses, tasks = engines[4].losses, tasks_per_second(200 if quick else 2_000)
     return {
-        "benchmark": "ray",
-        "processor_name": platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
@@ -102,7 +75,38 @@ def measured(*, quick: bool) -> dict[str, Any]:
         ],
         "killed_workers": losses,
         "one_digest": len(digests) == 1 and losses == 1,
+        "tasks_per_second": round(tasks),
     }
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"AFL, {found['samples']} samples of {found['features']} features, {found['clients']} "
+        f"clients, {found['cores']} cores; time of a fit as a share of one process"
+    )
+    for row in found["workers"]:
+        yield (
+            f"  {row['workers']} Ray workers: processor {row['processor']:.2f}, path "
+            f"{row['path']:.2f}, wall {row['wall']:.2f}"
+        )
+    yield f"  one digest for all, and after a killed worker: {found['one_digest']}"
+    yield f"  empty tasks of Ray per second: {found['tasks_per_second']}"
+
+
+def regressions(found: Mapping[str, Any]) -> Iterator[str]:
+    if not found["one_digest"]:
+        yield "the digest depends on the workers"
+
+
+def tasks_per_second(tasks: int) -> float:
+    """Return how many empty tasks Ray carries out per second, for the page on scale."""
+    import ray
+
+    empty = ray.remote(num_cpus=0)(lambda: None)
+    ray.get([empty.remote() for _ in range(20)])  # workers are there
+    start = time.perf_counter()
+    ray.get([empty.remote() for _ in range(tasks)])
+    return tasks / (time.perf_counter() - start)
 
 
 def _sites(samples: int, width: int, clients: int) -> list[Site]:
@@ -160,7 +164,3 @@ def _workers() -> list[int]:
     from ray._private.state import actors
 
     return [actor["Pid"] for actor in actors().values() if actor["State"] == "ALIVE"]
-
-
-if __name__ == "__main__":
-    main()

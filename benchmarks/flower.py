@@ -1,11 +1,12 @@
-"""A federation by letter: where its time goes, and the server's memory, however many sites.
+"""Federations of sites: the server's memory however many sites, and what Flower carries.
 
-python -m benchmarks.federation [--quick] [--flower]
+python -m benchmarks flower [--json] [--quick]
 
-The first part runs the server in a process of its own, behind a pipe to the sites, and measures its
-peak memory above what it has after all imports, in units of width^2 words. The second (--flower,
-which needs the extra [simulation]) runs the same federation in this process and in a Flower
-simulation, and a real one of three sites, whose ServerApp is measured from outside.
+The server runs in a process of its own, behind a pipe to the sites; its peak memory above what it
+has after all imports is in units of width^2 words. Then the same federation runs in this process
+and in a Flower simulation, and a real one of three sites, whose ServerApp is measured from outside.
+*messages per second* are requests and answers of a simulation whose sites send back what they get:
+Flower's message store, its engine and Ray. Needs the extra [simulation].
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,20 +35,41 @@ METHOD = "afl"
 CLASSES = 10
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
-    parser.add_argument("--flower", action="store_true", help="a Flower simulation, too")
-    options = parser.parse_args()
-    width, sizes = (256, (3, 10)) if options.quick else (2048, (3, 10, 50))
+BY_KERNELS = False
+
+
+def measured(given: argparse.Namespace) -> dict[str, Any]:
+    width, sizes = (256, (3, 10)) if given.quick else (2048, (3, 10, 50))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for sites in sizes:
-            print(memory_line(folder, width, sites), flush=True)
-        if options.flower:
-            for line in flower_lines(folder, width, sizes[-1]):
-                print(line, flush=True)
-            print(serverapp_line(folder, width), flush=True)
+        return {
+            "features": width,
+            "server": [server_memory(folder, width, sites) for sites in sizes],
+            "simulation": simulation(folder, width, sizes[-1]),
+            "serverapp": serverapp(folder, width),
+            "messages": messages(20 if given.quick else 200, 3),
+        }
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    width = found["features"]
+    for row in found["server"]:
+        yield (
+            f"{row['sites']:3} sites, {width} features: the server's peak is {row['words']:.1f} "
+            "width^2 words above that after imports"
+        )
+    one = found["simulation"]
+    yield f"{one['sites']} sites, Flower simulation over one process: {one['ratio']:.1f} (wall)"
+    row = found["serverapp"]
+    yield f"3 real sites: the ServerApp takes {row['words']:.1f} width^2 words more than with few"
+    for name, rate in found["messages"].items():
+        yield f"messages of {name} per second: {rate:.0f}"
+
+
+def regressions(found: Mapping[str, Any]) -> Iterator[str]:
+    for row in found["server"]:
+        if found["features"] > 2000 and row["words"] > 5:
+            yield f"{row['sites']} sites: the server takes {row['words']:.1f} width^2 words"
 
 
 def features(folder: Path, width: int, sites: int) -> Path:
@@ -73,7 +96,7 @@ def settings(folder: Path, width: int, sites: int) -> dict[str, object]:
     }
 
 
-def memory_line(folder: Path, width: int, sites: int) -> str:
+def server_memory(folder: Path, width: int, sites: int) -> dict[str, Any]:
     server = folder / f"server-{width}-{sites}"
     server.mkdir()
     (server / "federation.toml").write_text(written(settings(folder, width, sites)))
@@ -81,18 +104,13 @@ def memory_line(folder: Path, width: int, sites: int) -> str:
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=serve_at, args=(theirs, server, sites))
-    start = time.perf_counter()
     process.start()
     offices = {k: simulated(config, k, folder / f"sites-{width}-{sites}") for k in range(sites)}
     while (asked := json.loads(ours.recv_bytes())) is not None:
         ours.send_bytes(offices[asked["node"]].answer(ours.recv_bytes()))
     baseline, peak = json.loads(ours.recv_bytes())
     process.join()
-    words = (peak - baseline) / 8 / width**2
-    return (
-        f"{sites:3} sites, {width} features: the server's peak is {words:.1f} width^2 words above "
-        f"its {baseline / 1e6:.0f} MB after imports ({time.perf_counter() - start:.1f} s in all)"
-    )
+    return {"sites": sites, "words": round((peak - baseline) / 8 / width**2, 2)}
 
 
 class PipeCarrier:
@@ -143,7 +161,7 @@ def _memory(field: str, process: int | str = "self") -> int:
     raise OSError(f"this system does not tell {field}")
 
 
-def flower_lines(folder: Path, width: int, sites: int) -> Iterator[str]:
+def simulation(folder: Path, width: int, sites: int) -> dict[str, Any]:
     project, here = folder / "project", folder / "here"
     table = settings(folder, width, sites)
     changes = [
@@ -160,26 +178,30 @@ def flower_lines(folder: Path, width: int, sites: int) -> Iterator[str]:
     start = time.perf_counter()
     _fedgram("federation", "simulate", str(project))
     carried = time.perf_counter() - start
-    yield f"{sites} sites in this process: {alone:.1f} s; Flower simulation: {carried:.1f} s"
-    (record,) = project.glob(f"simulations/*/server/runs/*/{METHOD}")
-    asks = [json.loads(line) for line in (record / "exchanges.jsonl").read_text().splitlines()]
-    for ask in asks:
-        yield (
-            f"  {ask['step']}: {ask['seconds']:.1f} s, {ask['bytes_up'] / 1e6:.0f} MB up, "
-            f"{ask['bytes_down'] / 1e6:.0f} MB down"
-        )
-    rest = carried - sum(ask["seconds"] for ask in asks)
-    yield f"  starting, greeting, solving, stopping: {rest:.1f} s"
+    return {"sites": sites, "ratio": round(carried / alone, 2)}
 
 
-def serverapp_line(folder: Path, width: int) -> str:
+def messages(rounds: int, sites: int) -> dict[str, float]:
+    """Return messages per second, of short ones and of a megabyte."""
+    found = {}
+    for name, size in (("100 bytes", 100), ("1 MB", 10**6)):
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.flower_echo",
+            str(rounds),
+            str(sites),
+            str(size),
+        ]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found[name] = round(float(done.stdout.split()[-1]), 1)
+    return found
+
+
+def serverapp(folder: Path, width: int) -> dict[str, Any]:
     """Compare the peaks of the ServerApps of two federations: one of few features, one of many."""
     few, many = (serverapp_peak(folder / f"real-{wide}", wide) for wide in (0, width - 1))
-    words = (many - few) / 8 / width**2
-    return (
-        f"3 real sites, {width} features: the ServerApp's peak is {words:.1f} width^2 words above "
-        f"its {few / 1e6:.0f} MB with 65 features"
-    )
+    return {"sites": 3, "words": round((many - few) / 8 / width**2, 2)}
 
 
 def serverapp_peak(folder: Path, lift: int) -> int:
@@ -202,7 +224,3 @@ def serverapp_peak(folder: Path, lift: int) -> int:
 
 def _fedgram(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "fedgram.cli", *arguments], check=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,7 @@
 Sizes are ratios to the packed integers; time is that of compressing as a share of computing the
 statistics. Without feature files (FEDGRAM_DATA) only the embedded digits are measured.
 
-python -m benchmarks.bytes_sent [--json FILE] [--quick]
+python -m benchmarks bytes [--json] [--quick]
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from benchmarks.measure import RESULTS, cpu_seconds
 from fedgram import Grid, Lift, Samples, Statistics, load_dataset
 from fedgram.core import codec
 from fedgram.core.compression import compress
@@ -25,24 +24,32 @@ from fedgram.errors import DataError
 from fedgram.federation.federated_dataset import gridded
 from fedgram.models.linear import lifted
 
+BY_KERNELS = False
 FILES = ("cifar100_efficientnet_lite0.npz", "banking77_minilm_l6.npz", "mnist_images.npz")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
-    given = parser.parse_args()
-    found = {"benchmark": "bytes", "rows": list(rows(quick=given.quick))}
+def measured(given: argparse.Namespace) -> dict[str, Any]:
+    return {"rows": list(rows(quick=given.quick))}
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
     for row in found["rows"]:
-        print(
+        yield (
             f"{row['data']}, {row['samples']} samples, {row['features']} features: "
             f"{row['bytes']} bytes, dense float64 {row['dense']:.2f}, sent {row['sent']:.2f}, "
             f"compressing takes {row['time']:.2f} of the statistics"
         )
-    if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+def regressions(found: Mapping[str, Any]) -> Iterator[str]:
+    before = json.loads((RESULTS / "bytes.json").read_text("utf-8"))["rows"]
+    expected = {(row["data"], row["samples"], row["features"]): row["bytes"] for row in before}
+    for row in found["rows"]:
+        known = expected.get((row["data"], row["samples"], row["features"]))
+        if known is not None and row["bytes"] > known:
+            yield f"{row['data']}, {row['samples']} samples: {row['bytes']} bytes, was {known}"
+        if row["sent"] > 1:
+            yield f"{row['data']}, {row['samples']} samples: compressed to more bytes"
 
 
 def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
@@ -54,16 +61,17 @@ def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
             continue
         for count in (50,) if quick else (50, 500):
             for width in (0,) if quick else (0, 2048):
-                yield {"data": source, **measured(samples.take(np.arange(count)), width)}
+                yield {"data": source, **measured_row(samples.take(np.arange(count)), width)}
 
 
-def measured(samples: Samples, width: int) -> dict[str, Any]:
+def measured_row(samples: Samples, width: int) -> dict[str, Any]:
     features, labels = lifted(samples, Lift(width=width))
     value = Statistics.of(features, labels)
     message = codec.encode(value)
     columns = features.space.width
     ratios = [
-        _seconds(lambda: compress(message)) / _seconds(lambda: Statistics.of(features, labels))
+        cpu_seconds(lambda: compress(message))
+        / cpu_seconds(lambda: Statistics.of(features, labels))
         for _ in range(5)
     ]
     return {
@@ -74,13 +82,3 @@ def measured(samples: Samples, width: int) -> dict[str, Any]:
         "sent": round(len(compress(message)) / len(message), 3),
         "time": round(statistics.median(ratios), 3),
     }
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return max(time.process_time() - start, 1e-6)
-
-
-if __name__ == "__main__":
-    main()
