@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from fedgram.core.additive import Additive as Additive
     from fedgram.core.additive import schema_field as schema_field
     from fedgram.core.codec import register as register
+    from fedgram.core.out_of_core import DiskStatistics as DiskStatistics
     from fedgram.core.samples import Features as Features
     from fedgram.core.samples import Labels as Labels
     from fedgram.core.samples import Samples as Samples
     from fedgram.core.samples import Space as Space
     from fedgram.core.shared import Shared as Shared
-    from fedgram.core.out_of_core import DiskStatistics as DiskStatistics
     from fedgram.core.statistics import Statistics as Statistics
     from fedgram.core.tally import Tally as Tally
     from fedgram.core.weighted import Weighted as Weighted
@@ -52,6 +52,7 @@ _HOME = {
     "Additive": "fedgram.core.additive",
     "Client": "fedgram.federation.client",
     "Dataset": "fedgram.data.dataset",
+    "DiskStatistics": "fedgram.core.out_of_core",
     "Features": "fedgram.core.samples",
     "FederatedClassifier": "fedgram.estimator.classifier",
     "FederatedDataset": "fedgram.federation.federated_dataset",
@@ -72,7 +73,6 @@ _HOME = {
     "Shared": "fedgram.core.shared",
     "Site": "fedgram.federation.client",
     "Space": "fedgram.core.samples",
-    "DiskStatistics": "fedgram.core.out_of_core",
     "Statistics": "fedgram.core.statistics",
     "Tally": "fedgram.core.tally",
     "Weighted": "fedgram.core.weighted",
