@@ -451,3 +451,11 @@ _values = st.recursive(
 @given(value=_values)
 def test_the_size_is_that_of_the_bytes(value):
     assert codec.size(value) == len(encode(value))
+
+
+def test_digests_of_values_with_parts_in_common_are_those_of_single_values():
+    digests, parts = codec.Digests(), [np.arange(4.0), np.arange(4.0) + 1, np.zeros((2, 2))]
+    values = [[a, b] for a in parts for b in parts] + [parts, parts[:1], {"a": parts[2]}]
+    for value in (*values, *reversed(values)):
+        assert digests(value) == codec.digest(value)
+    assert digests([np.arange(4.0), parts[1]]) == codec.digest([parts[0], parts[1]])

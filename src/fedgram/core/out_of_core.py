@@ -161,7 +161,8 @@ class _Factor:
 
     @classmethod
     def of(cls, gram: Array, width: int, ridge: float, room: object, entries: int) -> _Factor:
-        strips, held = _strips(width, entries), []
+        strips = _strips(width, entries)
+        held: list[Floats] = []
         flops.add(width**3 // 3)
         place = 0
         for start, stop in strips:

@@ -189,9 +189,9 @@ class Scorer:
             total = len(scored.models) * self._global_accuracy(scored.models.model, self._test)
         else:
             found: dict[str, int] = {}  # clients often share one model
-            total = 0
+            total, digests = 0, codec.Digests()
             for model in scored.models.values():
-                digest = codec.digest(model)
+                digest = digests(model)
                 if digest not in found:
                     found[digest] = self._global_accuracy(model, self._test)
                 total += found[digest]

@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
@@ -97,15 +97,24 @@ def _remove_unused(value: Any, settings: dict[str, Any]) -> None:
             _remove_unused(inner, settings[field.name])
 
 
-_SAME = "same_for_all_clients"
+_UNLESS = "same_for_all_clients_unless"
 Function = TypeVar("Function")
 
 
-def for_all_clients(personalize: Function) -> Function:
+def for_all_clients(
+    personalize: Function, *, unless: Callable[[Any], bool] = lambda _: False
+) -> Function:
     """Declare that a `personalize` gives every client the same model.
 
     Then the model is made once for many clients. A method that overrides `personalize` declares it
     again, or not.
+
+    Parameters
+    ----------
+    personalize
+        The function.
+    unless
+        Whether this does not hold for a method, because of its settings.
 
     Examples
     --------
@@ -119,13 +128,14 @@ def for_all_clients(personalize: Function) -> Function:
     >>> same_model(Mine()), same_model(Other())
     (True, False)
     """
-    setattr(personalize, _SAME, True)
+    setattr(personalize, _UNLESS, unless)
     return personalize
 
 
 def same_model(method: Method[Any]) -> bool:
     """Whether the method declares that every client has the same model."""
-    return bool(getattr(type(method).personalize, _SAME, False))
+    unless = getattr(type(method).personalize, _UNLESS, None)
+    return unless is not None and not unless(method)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

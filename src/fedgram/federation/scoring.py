@@ -128,6 +128,8 @@ class ScoreTask:
         The scored round, and the best round so far; sites keep these two models.
     keep
         Called with the site's name and its model.
+    digests
+        Computes the models' digests.
     """
 
     method: Method[Any]
@@ -136,6 +138,7 @@ class ScoreTask:
     round: int = 1
     best: int = 0
     keep: Callable[[str, Predictor], None] | None = None
+    digests: codec.Digests = field(default_factory=codec.Digests)
 
     def __call__(self, site: Site, client: Client, shared: object) -> SiteScore:
         start, before = time.perf_counter(), flops.total()
@@ -153,7 +156,7 @@ class ScoreTask:
                 microseconds=round(seconds * 1e6),
                 flops=operations,
             ),
-            model_digest=codec.digest(model),
+            model_digest=self.digests(model),
         )
 
 

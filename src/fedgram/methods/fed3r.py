@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from fedgram.core.gcv import Ridge
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
+from fedgram.federation.method import for_all_clients
 from fedgram.federation.protocol import Federation
 from fedgram.methods._closed_form import ClosedForm
 from fedgram.models.adjusted import ClassMasked
@@ -48,6 +50,7 @@ class Fed3R(ClosedForm[Linear]):
         head = Linear.of(federation.sum(self.statistics), ridge=self.ridge, lift=self.lift)
         yield head.normalized() if self.normalize else head
 
+    @functools.partial(for_all_clients, unless=lambda method: method.only_local_labels)
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head: Linear = shared
         if not self.only_local_labels:

@@ -11,7 +11,7 @@ from fedgram.core.solve import ridge_solve
 from fedgram.errors import ConfigError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.method import Method
+from fedgram.federation.method import Method, for_all_clients
 from fedgram.federation.protocol import Federation
 from fedgram.federation.step import step
 from fedgram.models.adjusted import ClassMasked
@@ -69,6 +69,7 @@ class FedCOF(Method[Linear]):
         weights[total.space.without_constant] = self._solved(parts, total)
         yield Linear(weights=weights, space=total.space, classes=total.classes, lift=self.lift)
 
+    @for_all_clients
     def personalize(self, client: Client, shared: Any) -> Predictor:
         head: Linear = shared
         present: Array = np.any(head.weights, axis=0)

@@ -10,7 +10,7 @@ from fedgram.core import codec
 from fedgram.errors import SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.method import Method
+from fedgram.federation.method import Method, for_all_clients
 from fedgram.federation.protocol import Federation
 from fedgram.federation.step import step
 from fedgram.models.linear import Predictor
@@ -61,6 +61,7 @@ class FedNCM(Method[NearestMean]):
             origin=codec.digest({"total": total, "normalize": self.normalize}),
         )
 
+    @for_all_clients
     def personalize(self, client: Client, shared: Any) -> Predictor:
         model: NearestMean = shared
         return model

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 _ROOM = 2**26  # bytes of single replies that are requested at once
 _FIRST = 16  # clients in the first of several requests
-_UNSENT = ("method", "keep")  # fields of a ScoreTask that a worker has itself
+_UNSENT = ("method", "keep", "digests")  # fields of a ScoreTask that a worker has itself
 
 
 class RayFederation(InProcess):
