@@ -43,7 +43,7 @@ SHAPES = {"phone": (129, 10, 50), "hospital": (1281, 100, 10_000), "wide": (4097
 class OneByOne(InProcess):
     """The engine without unions: one client after the other."""
 
-    def _sum_of_union(self, step: Any, names: Any) -> None:
+    def _sum_of_union(self, step: Any, broadcast: Any, names: Any) -> None:
         return None
 
     def _evaluate_together(self, task: Any, shared: Any) -> None:
