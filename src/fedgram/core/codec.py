@@ -43,6 +43,7 @@ _DAMAGE = (
 )
 _PLAIN = (bool, int, float, str, np.generic)  # a tuple: a union would be made at every call
 _SEQUENCES = (list, tuple)
+_EXACTLY_PLAIN = {str, int, float, bool, type(None)}
 _WIDTHS = {width: np.iinfo(width) for width in (np.int8, np.int16, np.int32)}
 # The element types of arrays that are decoded, and the narrower ones that int64 travels in.
 _DTYPES = frozenset(
@@ -413,7 +414,10 @@ def _walk(node: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
         arrays[name] = node
         return {"$": "array", "name": name, "dtype": _dtype_name(node.dtype)}
     if isinstance(node, _SEQUENCES):
-        items = [_walk(item, f"{path}.{i}", arrays) for i, item in enumerate(node)]
+        if _EXACTLY_PLAIN.issuperset(map(type, node)):  # long lists of class names
+            items = list(node)
+        else:
+            items = [_walk(item, f"{path}.{i}", arrays) for i, item in enumerate(node)]
         return items if isinstance(node, list) else {"$": "tuple", "items": items}
     if isinstance(node, dict):
         return {"$": "dict", "items": _walk_named(node, path, arrays)}
@@ -438,7 +442,13 @@ def _walk_named(
             raise TypeError(f"expected a str as key, got {key!r}")
         if len(key) > MOST_NAME:
             raise DataError(f"a key of {len(key)} characters: use at most {MOST_NAME}")
-    return {key: _walk(values[key], f"{path}.{key}".strip("."), arrays) for key in sorted(values)}
+    walked = {}
+    for key in sorted(values):
+        value = values[key]
+        if type(value) not in _EXACTLY_PLAIN:
+            value = _walk(value, f"{path}.{key}".strip("."), arrays)
+        walked[key] = value
+    return walked
 
 
 def _rebuild(skeleton: Any, unused: dict[str, NDArray[Any]], depth: int) -> Any:

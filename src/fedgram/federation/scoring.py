@@ -152,7 +152,10 @@ class ScoreTask:
         return SiteScore(
             sums=ScoreSums(
                 tally=Tally.of(scores.argmax(axis=1), truth, auroc=auroc),
-                valid=Tally.of(predict(model, valid.features), valid.labels),
+                valid=Tally.of(
+                    predict(model, valid.features) if len(valid) else valid.labels.codes,
+                    valid.labels,
+                ),
                 microseconds=round(seconds * 1e6),
                 flops=operations,
             ),
