@@ -45,8 +45,9 @@ TEXTS = {
     "wide": """## Many features
 
 *Words* is the peak of memory above the samples, in units of 8 d² bytes, of a sum and one solve; at
-most 3 are aimed at, beside some 30 MB of buffers that do not grow. *In a file* is `DiskStatistics`, with memory for strips of a quarter of the
-matrix ([scale-out.md](scale-out.md)). The bytes of the sums are equal.
+most 3 are aimed at, beside some 30 MB of buffers that do not grow. *In a file* is `DiskStatistics`,
+with memory for strips of a quarter of the matrix ([scale-out.md](scale-out.md)). The bytes of the
+sums are equal.
 """,
     "bytes": """## Bytes
 
