@@ -147,6 +147,20 @@ def test_the_page_of_results_is_made_of_the_stored_runs(tmp_path):
     assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "results.md").read_text("utf-8")
 
 
+@pytest.mark.parametrize(
+    ("module", "given", "name"),
+    [
+        ("paper_studies", ["docs/results/studies"], "reproducing.md"),
+        ("claims", [], "claims.md"),
+    ],
+)
+def test_the_pages_of_the_papers_are_made_of_the_stored_results(tmp_path, module, given, name):
+    page = tmp_path / name
+    command = [sys.executable, "-m", f"benchmarks.{module}", "render", *given, str(page)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    assert page.read_text(encoding="utf-8") == (ROOT / "docs" / name).read_text("utf-8")
+
+
 def test_the_pages_of_speed_and_scale_are_made_of_the_stored_results(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "pages", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True)
