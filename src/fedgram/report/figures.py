@@ -17,6 +17,7 @@ from fedgram.report.markup import Markup, joined, tag
 
 DRAWN = f"{ACCURACIES['client_mean'].short} accuracy, %"
 COUNTED = ("rounds", "exchanges")
+PANELS_IN_A_ROW = 4  # on a usual screen; the figure of all clients takes the room of two
 
 
 def costs(comparison: Comparison) -> Markup | None:
@@ -62,17 +63,20 @@ def clients(comparison: Comparison) -> Markup | None:
     if not any(reached.values()):
         return None
 
-    drawn = [_both(partial(spread_of_clients, "Clients from the worst to the best", reached))]
     compared = {
         place: comparison.pairs(row) for place, row in enumerate(comparison.rows) if not row.alone
     }
     start = floor([pair for some in compared.values() for pair in some])
-    drawn += [
+    panels = [
         _figure(gains(comparison.rows[place].label, some, low=start), data_row=str(place))
         for place, some in compared.items()
         if some
     ]
-    note = tag("p", _read_so(comparison, panels=len(drawn) > 1), class_="note")
+    # No panel is left alone in a row: the figure of all clients takes the room of one more.
+    alone = (2 + len(panels)) % PANELS_IN_A_ROW == 1
+    everybody = partial(spread_of_clients, "Clients from the worst to the best", reached)
+    drawn = [_both(everybody, class_="double stretched" if alone else "double"), *panels]
+    note = tag("p", _read_so(comparison, panels=bool(panels)), class_="note")
     return joined(_gallery(drawn, class_="panels"), note)
 
 
@@ -99,11 +103,11 @@ def _accuracies(row: MethodSeeds) -> list[float]:
     return [accuracy for accuracy in scores if accuracy is not None]
 
 
-def _both(draw: Callable[..., str]) -> Markup:
+def _both(draw: Callable[..., str], *, class_: str | None = None) -> Markup:
     """Return a figure in two sizes, of which the page shows the one that fits the screen."""
     wide = tag("div", _inlined(draw(sheet=WIDE)), class_="at-wide")
     narrow = tag("div", _inlined(draw(sheet=NARROW)), class_="at-narrow")
-    return tag("figure", wide, narrow, class_="double")
+    return tag("figure", wide, narrow, class_=class_)
 
 
 def _figure(drawing: str, **more: str) -> Markup:
