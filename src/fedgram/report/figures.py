@@ -74,8 +74,8 @@ def clients(comparison: Comparison) -> Markup | None:
     ]
     # No panel is left alone in a row: the figure of all clients takes the room of one more.
     alone = (2 + len(panels)) % PANELS_IN_A_ROW == 1
-    everybody = partial(spread_of_clients, "Clients from the worst to the best", reached)
-    drawn = [_both(everybody, class_="double stretched" if alone else "double"), *panels]
+    all_clients = partial(spread_of_clients, "Clients from the worst to the best", reached)
+    drawn = [_both(all_clients, class_="double stretched" if alone else "double"), *panels]
     note = tag("p", _read_so(comparison, panels=bool(panels)), class_="note")
     return joined(_gallery(drawn, class_="panels"), note)
 
