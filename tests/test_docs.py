@@ -74,11 +74,16 @@ def test_three_hospitals_end_where_one_table_does(tmp_path):
 
 
 @pytest.mark.docs
+def test_the_page_on_installation_runs_as_it_is_written(tmp_path):
+    shell(scripts((ROOT / "docs" / "installation.md").read_text(encoding="utf-8")), tmp_path)
+
+
+@pytest.mark.docs
 def test_what_is_told_of_reports_works(tmp_path):
     text = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
     shell("\n".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)), tmp_path)
     made = {path.name for path in tmp_path.iterdir()}
-    assert {"report.html", "partition.svg", "ridge.svg"} <= made
+    assert {"report.html", "partition.svg", "ridge.svg", "figures"} <= made
 
 
 def commands(group=main, prefix=""):

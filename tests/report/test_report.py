@@ -9,7 +9,7 @@ from statistics import stdev
 
 import pytest
 from click.testing import CliRunner
-from report_support import DATA, write_lines, write_run
+from report_support import DATA, summary, write_lines, write_run
 
 from fedgram.cli import main
 from fedgram.errors import DataError
@@ -553,3 +553,31 @@ def test_a_partition_of_what_is_not_there_is_an_error():
     done = cli("partition", "missing.npz")
     assert (done.exit_code, done.stdout) == (3, "")
     assert "missing.npz" in done.stderr
+
+
+# Size
+
+
+@pytest.mark.wide
+def test_a_thousand_clients_and_ten_methods_are_less_than_three_megabytes(tmp_path):
+    names = [f"c{k:03}" for k in range(1000)]
+    for place in range(10):
+        clients = {name: ((k * 37 + place * 11) % 21) / 20 for k, name in enumerate(names)}
+        method = "local" if place == 0 else f"method{place}"
+        folder = write_run(tmp_path / method, method, clients=clients, classes=tuple("0123456789"))
+        if place >= 7:  # and two hundred rounds
+            last = [json.loads(s) for s in (folder / "scores.jsonl").read_text().splitlines()]
+            rounds = [
+                {
+                    "round": r,
+                    "set": "members",
+                    "summary": summary(1 - 0.9**r, round_=r, clients=1000),
+                }
+                for r in range(1, 201)
+            ]
+            write_lines(
+                folder / "scores.jsonl", [*rounds, *({**one, "round": 200} for one in last)]
+            )
+    content = page(read_runs([tmp_path]))
+    assert len(content.encode()) < 3_000_000
+    assert content.count('<tr><th scope="row"') > 1000
