@@ -65,11 +65,17 @@ NEWER = {
     "Calibration",
     "Chain",
     "ColumnSums",
+    "ErrorScores",
+    "ErrorTally",
     "Inputs",
     "Landmarks",
+    "Output",
     "PersonalModel",
     "Projection",
+    "SquaredErrors",
     "Standardization",
+    "TargetStatistics",
+    "Targets",
 }  # types that came later than the stored values
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedgram.engines.in_process import InProcess as InProcess
     from fedgram.errors import FedgramError as FedgramError
     from fedgram.estimator.classifier import FederatedClassifier as FederatedClassifier
+    from fedgram.estimator.regressor import FederatedRegressor as FederatedRegressor
     from fedgram.experiments.result import Result as Result
     from fedgram.experiments.result import Results as Results
     from fedgram.experiments.runner import run as run
@@ -57,6 +58,7 @@ _HOME = {
     "FederatedClassifier": "fedgram.estimator.classifier",
     "FederatedDataset": "fedgram.federation.federated_dataset",
     "Federation": "fedgram.federation.protocol",
+    "FederatedRegressor": "fedgram.estimator.regressor",
     "FedgramError": "fedgram.errors",
     "Grid": "fedgram.features.grid",
     "InProcess": "fedgram.engines.in_process",

@@ -173,7 +173,8 @@ class Additive:
                 return functools.reduce(operator.add, values)  # which raises an error
             first.require_same_schema(other)
             first._require_same_shapes(other)
-        sums = {key: _sum([getattr(value, key) for value in values]) for key in cls.summed_fields()}
+        keys = type(first).summed_fields()  # of a subclass: those that it adds too
+        sums = {key: _sum([getattr(value, key) for value in values]) for key in keys}
         return dataclasses.replace(first, **sums)
 
     def __add__(self, other: Self) -> Self:

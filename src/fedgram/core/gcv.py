@@ -111,7 +111,7 @@ def error_at_new_clients(total: Statistics, clients: Iterable[Statistics], ridge
         if own.count > 0 and rest > 0:
             others = gram - unpack_symmetric(own.gram, own.space.width)
             factor = Factor.of(others, ridge / unit**2, samples=rest)
-            head = factor.solve((total.moment - own.moment).astype(np.float64)) / unit
+            head = factor.solve(total.products - own.products) / unit
             wrong += own.error(head)
             count += own.count
     return wrong / count if count else float("nan")
@@ -156,7 +156,7 @@ def _error_of(total: Statistics) -> Callable[[float], float]:
     if total.count <= 0:
         raise SolveError(f"nothing to solve: the total holds {total.count} samples")
     width, unit = total.space.width, total.space.unit
-    gram, moment = unpack_symmetric(total.gram, width), total.moment.astype(np.float64)
+    gram, moment = unpack_symmetric(total.gram, width), total.products
 
     def error(ridge: float) -> float:
         require_ridge(ridge)
@@ -165,7 +165,9 @@ def _error_of(total: Statistics) -> Callable[[float], float]:
         head = factor.solve(moment)
         # (G + ridge I) W = T, so tr W'GW = tr W'T - ridge |W|^2 and
         # RSS = energy - 2 tr W'T + tr W'GW = energy - tr W'T - ridge |W|^2.
-        residual_squares = total.energy - float(np.sum(head * moment) + stored * np.sum(head**2))
+        residual_squares = total.target_squares - float(
+            np.sum(head * moment) + stored * np.sum(head**2)
+        )
         freedom = total.count - (width - stored * factor.inverse_trace())
         return total.count * max(residual_squares, 0.0) / freedom**2
 

@@ -275,6 +275,11 @@ class Labels:
         codes = np.array([place.get(name, -1) for name in self.classes], np.int64)
         return Labels(codes[self.codes], classes)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Any]) -> Self:
+        """Return the labels of all parts, one after the other; the class lists are equal."""
+        return cls(np.concatenate([part.codes for part in parts]), parts[0].classes)
+
     def take(self, indices: Array | slice) -> Labels:
         """Return some of the labels."""
         return Labels(self.codes[indices], self.classes)
@@ -333,5 +338,5 @@ def concatenate(parts: Sequence[Samples]) -> Samples:
             raise MismatchError("samples of different class lists")
     return Samples(
         Features(np.concatenate([p.features.values for p in parts]), first.features.space),
-        Labels(np.concatenate([p.labels.codes for p in parts]), first.labels.classes),
+        type(first.labels).joined([part.labels for part in parts]),
     )

@@ -18,6 +18,7 @@ from fedgram.core.exact import Accumulator
 from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Integers, Labels, Space
 from fedgram.core.semidefinite import UNIT_ROUNDOFF, can_be_sums
 from fedgram.core.solve import require_ridge, ridge_solve, unpack_symmetric
+from fedgram.core.targets import LEVELS, Targets
 from fedgram.errors import DataError, ExactnessError, MismatchError, SolveError
 
 _ROWS_AT_A_TIME = 64  # of a Gram matrix that is checked
@@ -93,6 +94,7 @@ class Statistics(Additive):
     def over(cls, batches: Iterable[tuple[Features, Labels]]) -> Self:
         """Return the statistics of a stream of batches; memory is independent of its length."""
         total: Accumulator | None = None
+        outputs: _OutputSums | None = None
         count, space = 0, NO_SPACE
         classes: tuple[str, ...] = ()
         for features, labels in batches:
@@ -105,11 +107,25 @@ class Statistics(Additive):
                 raise MismatchError(f"batches differ: {space.difference(features.space)}")
             elif labels.classes != classes:
                 raise MismatchError("batches differ in their class lists")
-            total.add(features.values, labels.codes)
+            if isinstance(labels, Targets):
+                outputs = outputs or _OutputSums(space, len(classes))
+                total.add_rows(features.values)
+                outputs.add(features.values, labels.values)
+            else:
+                total.add(features.values, labels.codes)
             count += len(labels)
         if total is None:
             return cls.zero()
         gram, moment = total.take()
+        if outputs is not None:
+            return TargetStatistics(  # type: ignore[return-value]  # which is a `Statistics` too
+                count=count,
+                gram=gram,
+                moment=outputs.moment,
+                energy=outputs.energy,
+                space=space,
+                classes=classes,
+            )
         return cls(
             count=count,
             gram=gram,
@@ -121,6 +137,11 @@ class Statistics(Additive):
 
     def lacks_schema(self) -> bool:
         return self.space == NO_SPACE
+
+    @property
+    def labeled(self) -> bool:
+        """Whether the targets are classes, which are counted."""
+        return self.space.labeled
 
     def validate(self, sites: int = 1) -> None:
         """Raise an error if no samples can give these sums.
@@ -142,7 +163,7 @@ class Statistics(Additive):
             raise DataError("a Gram matrix with a negative count or sum of squares")
         if self.space.exact and (diagonal > self.count * self.space.bound**2).any():
             raise DataError("a Gram matrix larger than its samples allow")
-        if self.space.labeled and self.energy != self.count:
+        if self.labeled and self.energy != self.count:
             raise DataError("class sums that do not count every sample once")
         self._validate_sizes(diagonal.astype(np.float64))
         self._validate_class_sums()
@@ -154,7 +175,7 @@ class Statistics(Additive):
     def class_counts(self) -> Array | None:
         """Return the number of samples of each class; None without the constant that counts."""
         space = self.space
-        if not (space.exact and space.traceable and space.has_constant and space.labeled):
+        if not (space.exact and space.traceable and space.has_constant and self.labeled):
             return None
         constant = self._constant()
         if not constant:
@@ -224,6 +245,16 @@ class Statistics(Additive):
         starts: Integers = rows * self.space.width - rows * (rows - 1) // 2
         return starts
 
+    @property
+    def products(self) -> Floats:
+        """The moment as floats: of stored features with targets in the units of `Labels.onehot`."""
+        return self.moment.astype(np.float64)
+
+    @property
+    def target_squares(self) -> float:
+        """The energy in the same units."""
+        return float(self.energy)
+
     def solve(self, ridge: float, *, towards: Floats | None = None) -> Floats:
         """Return the weights of argmin_W ``|F W - Y|^2 + ridge |W - towards|^2``, (d, c).
 
@@ -244,7 +275,7 @@ class Statistics(Additive):
             require_ridge(ridge)
             stored = ridge_solve(
                 gram,
-                self.moment.astype(np.float64),
+                self.products,
                 ridge / unit**2,
                 towards=pull,
                 samples=self.count,
@@ -255,9 +286,9 @@ class Statistics(Additive):
         """Return the sum of ``|y - W' f|^2`` over the samples, from the statistics alone."""
         # sum |y - W'f|^2 = energy - 2 tr W'B + tr W'GW
         stored = weights * self.space.unit
-        cross = np.sum(stored * self.moment)
+        cross = np.sum(stored * self.products)
         curvature = np.sum(stored * (unpack_symmetric(self.gram, self.space.width) @ stored))
-        return float(self.energy - 2 * cross + curvature)
+        return float(self.target_squares - 2 * cross + curvature)
 
     def diagonal(self) -> Array:
         """Return the diagonal of the Gram matrix: the sum of squares of each feature."""
@@ -285,3 +316,58 @@ class Statistics(Additive):
         Classes are sorted first, so the order of the class list does not change the digest.
         """
         return codec.digest(self.with_classes(sorted(self.classes)))
+
+
+@codec.register("TargetStatistics/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TargetStatistics(Statistics):
+    """The same sums for a regression: the targets are outputs in fixed point, not classes.
+
+    `classes` are the names of the outputs with their ranges.
+
+    Examples
+    --------
+    >>> from fedgram.core.targets import Output
+    >>> rows = Features(np.array([[1, 2], [3, 4]], dtype=np.int8), Space(width=2, bound=127))
+    >>> dose = Output(name="dose", low=0.0, high=100.0)
+    >>> truth = Targets.of(np.array([[50.0], [100.0]]), (dose,))
+    >>> whole = Statistics.of(rows, truth)
+    >>> type(whole).__name__, whole.moment.ravel(), whole.classes
+    ('TargetStatistics', array([ 98304, 131072]), ('dose in [0.0, 100.0]',))
+    """
+
+    @property
+    def labeled(self) -> bool:
+        """False: nothing is counted by class."""
+        return False
+
+    def claimed_samples(self) -> int:
+        return self.count
+
+    @property
+    def products(self) -> Floats:
+        return self.moment / LEVELS
+
+    @property
+    def target_squares(self) -> float:
+        return self.energy / LEVELS**2
+
+
+_EXACT_ROWS = 2**16  # whose products of 16-bit features and outputs add up exactly in float64
+
+
+class _OutputSums:
+    """Adds up products of features with fixed-point outputs, exactly on the grid."""
+
+    def __init__(self, space: Space, outputs: int) -> None:
+        self._kind = np.int64 if space.exact else np.float64
+        self.moment: Array = np.zeros((space.width, outputs), self._kind)
+        self.energy = 0
+
+    def add(self, values: Array, outputs: Integers) -> None:
+        for start in range(0, len(values), _EXACT_ROWS):
+            part = slice(start, start + _EXACT_ROWS)
+            rows = values[part].astype(np.float64)
+            product = rows.T @ outputs[part].astype(np.float64)
+            self.moment += np.rint(product).astype(np.int64) if self._kind is np.int64 else product
+            self.energy += int(np.sum(outputs[part] ** 2))

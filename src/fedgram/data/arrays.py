@@ -209,6 +209,49 @@ def coded(given: Any, name: str = "y", length: int | None = None) -> Coded:
     return Coded(codes=codes.astype(np.int64), classes=tuple(texts), values=values)
 
 
+def outputs(given: Any, name: str, length: int) -> tuple[Array, tuple[str, ...]]:
+    """Return the numeric outputs of a regression, (samples, outputs), and their names.
+
+    Parameters
+    ----------
+    given
+        A number for each sample, or a row of numbers.
+    name
+        Name of the argument.
+    length
+        Number of samples.
+
+    Examples
+    --------
+    >>> outputs([1.5, 2.0], "y", 2)
+    (array([[1.5],
+           [2. ]]), ('y',))
+    """
+    if hasattr(given, "columns"):
+        values, found = matrix(given, name)
+    else:
+        single = getattr(given, "name", None)
+        array = _numpy(given)
+        if array.dtype.kind in "OUSb":
+            raise DataError(
+                f"{name}: expected numbers for a regression, got {_kind(array)}; for classes leave "
+                'task="regression" out'
+            )
+        values, _ = matrix(array[:, None] if array.ndim == 1 else array, name)
+        count = values.shape[1]
+        found = (str(single or name),) if count == 1 else tuple(f"{name}{k}" for k in range(count))
+    if len(values) != length:
+        raise DataError(
+            f"{name}: expected {length} values, one for each row of X, got {len(values)}"
+        )
+    require_finite(values, name, found)
+    return values.astype(np.float64), found
+
+
+def _kind(array: Array) -> str:
+    return {"b": "booleans", "O": "objects"}.get(array.dtype.kind, "texts")
+
+
 def require_two_classes(codes: Integers, classes: Sequence[str], name: str) -> None:
     """Raise DataError if all samples have one class.
 

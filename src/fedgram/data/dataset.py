@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import html
+import warnings
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fedgram.core.samples import Array, Integers
-from fedgram.data.arrays import coded, column, matrix, names, require_finite
+from fedgram.core.targets import Output, Targets
+from fedgram.data.arrays import coded, column, matrix, names, outputs, require_finite
+from fedgram.data.ranges import rounded_outwards
 from fedgram.errors import DataError
-from fedgram.runtime.text import escaped
+from fedgram.runtime.text import clean_name, escaped
 
 TRAIN, VALID, TEST = 0, 1, 2  # codes of `Dataset.split`
+REGRESSION = "regression"
+TASKS = ("classification", REGRESSION)
+_GROUPS = 10  # of samples with similar outputs
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,6 +60,16 @@ class Dataset:
         Whether columns are standardized, by means and deviations from exact sums over the training
         samples. False for features of a backbone. None: not standardized, and an error if the grid
         would lose columns because their scales are very different.
+    task
+        "classification", or "regression" for a `y` of numbers: one for each sample, or a row of
+        them for several outputs.
+    output_range
+        For a regression the lowest and highest possible value of each output: one pair for all, or
+        one for each. Sums of outputs are exact in this range. By default it is taken from the data,
+        with a warning: in a federation it is agreed upon without them.
+    targets
+        The outputs of a regression. Then `y` and `classes` are ten groups of samples with similar
+        values of the first output, by which samples are split and partitioned.
 
     Examples
     --------
@@ -84,8 +100,15 @@ class Dataset:
     columns: tuple[str, ...] = ()
     labels: Array = field(default_factory=lambda: np.zeros(0, np.str_))
     standardize: bool | None = None
+    task: str = "classification"
+    output_range: InitVar[Any] = None
+    targets: Targets | None = None
 
-    def __post_init__(self, clients: Any) -> None:
+    def __post_init__(self, clients: Any, output_range: Any) -> None:
+        if self.task not in TASKS:
+            raise DataError(f"task: expected one of {', '.join(TASKS)}, got {self.task!r}")
+        if self.task == REGRESSION and self.targets is None:
+            self._take_outputs(output_range)
         self._take_arrays()
         if clients is not None:
             if self.client is not None:
@@ -112,6 +135,22 @@ class Dataset:
                 self._set(labels=found.values)
         elif not len(self.labels):
             self._set(labels=np.array(self.classes))
+
+    def _take_outputs(self, output_range: Any) -> None:
+        """Turn numbers into outputs in fixed point, and group samples by the first output."""
+        x, columns = matrix(self.x, "X")
+        require_finite(x, "X", columns)
+        values, called = outputs(self.y, "y", len(x))
+        ranges = _ranges(output_range, values, self.name)
+        listed = [
+            Output(name=clean_name(name, "y"), low=low, high=high)
+            for name, (low, high) in zip(called, ranges, strict=True)
+        ]
+        targets = Targets.of(values, listed)
+        edges = np.quantile(values[:, 0], np.linspace(0, 1, _GROUPS + 1)[1:-1])
+        groups = tuple(f"{listed[0].name}, tenth {k + 1}" for k in range(_GROUPS))
+        codes = np.searchsorted(edges, values[:, 0], side="right")
+        self._set(x=x, y=codes, classes=groups, columns=self.columns or columns, targets=targets)
 
     def _set(self, **values: Any) -> None:
         for label, value in values.items():
@@ -174,11 +213,49 @@ class Dataset:
         clients = "" if self.client is None else f", {len(np.unique(self.client))} clients"
         return (
             f"Dataset({escaped(self.name)}: {len(self)} samples, {self.x.shape[1]} features, "
-            f"{len(self.classes)} classes{clients})"
+            f"{self._words()}{clients})"
         )
+
+    def _words(self) -> str:
+        if self.targets is None:
+            return f"{len(self.classes)} classes"
+        count = len(self.targets.outputs)
+        return f"{count} output{'s' * (count > 1)}"
 
     def _repr_html_(self) -> str:
         return f"<code>{html.escape(repr(self))}</code>"
+
+
+def _ranges(given: Any, values: Array, name: str) -> list[tuple[float, float]]:
+    """Return the range of each output: as declared, or of the data."""
+    count = values.shape[1]
+    if given is None:
+        ends = zip(values.min(axis=0), values.max(axis=0), strict=True)
+        found = [rounded_outwards(float(low), float(high)) for low, high in ends]
+        shown = ", ".join(f"({low:g}, {high:g})" for low, high in found)
+        warnings.warn(
+            f"{name}: the range of the outputs is taken from the data: {shown}; declare "
+            "output_range=(low, high) (data.output_range), which a federation agrees on without "
+            "the data",
+            UserWarning,
+            stacklevel=5,
+        )
+        return found
+    array = np.asarray(given, np.float64) if _is_ranges(given) else np.zeros(0)
+    if array.shape == (2,):
+        array = np.repeat(array[None], count, axis=0)
+    if array.shape != (count, 2):
+        raise DataError(
+            f"output_range: expected a pair (low, high), or {count} pairs, got {given!r}"
+        )
+    return [(float(low), float(high)) for low, high in array]
+
+
+def _is_ranges(given: Any) -> bool:
+    try:
+        return np.asarray(given).dtype.kind in "iuf"
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

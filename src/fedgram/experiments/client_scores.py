@@ -43,7 +43,8 @@ def accuracies(rows: Sequence[ClientScore]) -> Floats:
     if isinstance(rows, UnionRows):
         test = rows.scores.test
         return test.shares[test.samples > 0]
-    return np.array([row.correct / row.samples for row in rows if row.samples])
+    found = [row.accuracy for row in rows]
+    return np.array([accuracy for accuracy in found if accuracy is not None])
 
 
 def model_digests(rows: Sequence[ClientScore]) -> list[str]:

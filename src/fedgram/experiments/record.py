@@ -119,7 +119,7 @@ class Record:
         if len(rows) > MOST_LISTED:
             self.note("", f"{len(rows)} clients are too many for a line each: none is listed")
             rows = ()
-        lines = ({**about, **asdict(row)} for row in rows)
+        lines = ({**about, **row.to_dict()} for row in rows)
         self._append(SCORES, *lines, {**about, "summary": summary.to_dict()})
 
     def models(self, shared: Published, models: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from fedgram.core.targets import Output
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments.figure import Figure, accuracy_of_clients
 from fedgram.experiments.run_record import DataFrame, RunRecord
@@ -40,11 +41,14 @@ class ModelInputs:
         The class labels.
     calibrate
         Computes the calibration of the scores, at the first call.
+    outputs
+        The outputs of a regression.
     """
 
     inputs: Inputs
     labels: tuple[Any, ...]
     calibrate: Callable[[], Calibration]
+    outputs: tuple[Output, ...] = ()
 
 
 class Models(Mapping[str, Model]):
@@ -89,6 +93,7 @@ class Models(Mapping[str, Model]):
             labels=self._common.labels,
             client=client,
             method=self._method,
+            outputs=self._common.outputs,
             calibrate=self._common.calibrate,
         )
 
@@ -218,6 +223,9 @@ class Result:
             for key, word in SHOWN.items()
             if not isnan(value := self.accuracy[key])
         ]
+        errors = self.scores.errors
+        if errors is not None:
+            words = [f"R2 {word}" for word in words] + [f"RMSE {errors.rmse:.4g}"]
         return ", ".join([f"{self.scores.tally.clients} clients", *words])
 
     def _repr_html_(self) -> str:

@@ -18,6 +18,7 @@ DataFrame = Any  # of pandas, which need not be installed
 MEMBERS, HOLDOUT = "members", "holdout"
 _MOST = 1e30  # of a count or number in a record
 Read = TypeVar("Read")
+_ERRORS = ("r2", "rmse", "mae")
 _FRAME_TABLES = ("data", "grid", "engine", "metrics", "scoring")
 
 
@@ -63,11 +64,29 @@ class ClientScore:
     model_digest: str = ""
     valid_samples: int = 0
     valid_correct: int = 0
+    r2: float | None = None
+    rmse: float | None = None
+    mae: float | None = None
 
     @property
     def accuracy(self) -> float | None:
-        """Fraction of the test samples that is correct; None without test samples."""
+        """Fraction of the test samples that is correct; None without test samples.
+
+        Of a regression it is R2; None where that is not defined.
+        """
+        if self.rmse is not None:
+            return self.r2
         return self.correct / self.samples if self.samples else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the score as plain values; errors of a regression only where there are any."""
+        plain = asdict(self)
+        if self.rmse is None:
+            for name in _ERRORS:
+                del plain[name]
+        else:  # nothing is correct or wrong
+            del plain["correct"], plain["valid_correct"]
+        return plain
 
     @classmethod
     def from_dict(cls, plain: Plain) -> ClientScore:
@@ -75,11 +94,12 @@ class ClientScore:
         return cls(
             client=str(plain["client"]),
             samples=whole(plain["samples"]),
-            correct=whole(plain["correct"]),
+            correct=whole(plain.get("correct", 0) if "rmse" in plain else plain["correct"]),
             seconds=real(plain.get("seconds", 0.0)),
             model_digest=str(plain.get("model_digest", "")),
             valid_samples=whole(plain.get("valid_samples", 0)),
             valid_correct=whole(plain.get("valid_correct", 0)),
+            **{name: _optional(real, plain.get(name)) for name in _ERRORS},
         )
 
 
@@ -199,6 +219,8 @@ class ScoreSummary:
         Settings that were chosen for all clients, if any were.
     rate_search
         The search for the learning rate, if there was one.
+    errors
+        RMSE and MAE over all test samples, of a regression, whose accuracies are R2.
     """
 
     accuracy: Mapping[str, float | None]
@@ -214,6 +236,7 @@ class ScoreSummary:
     model_digest: str | None = None
     tuned: TunedSettings | None = None
     rate_search: RateSearchRecord | None = None
+    errors: Mapping[str, float | None] | None = None
 
     def score(self, name: str) -> float | None:
         """Return one of the accuracies, or the AUROC, as a fraction."""
@@ -244,6 +267,7 @@ class ScoreSummary:
             "model_digest": self.model_digest,
             "tuned": asdict(self.tuned) if self.tuned else None,
             "rate_search": _listed(self.rate_search) if self.rate_search else None,
+            **({} if self.errors is None else {"errors": dict(self.errors)}),
         }
 
     @classmethod
@@ -265,6 +289,7 @@ class ScoreSummary:
             model_digest=_optional(str, plain.get("model_digest")),
             tuned=TunedSettings.from_dict(tuned) if tuned else None,
             rate_search=RateSearchRecord.from_dict(search) if search else None,
+            errors=_optional(_shares, plain.get("errors")),
         )
 
 
@@ -286,7 +311,8 @@ class RoundRecord:
 
     def by_client(self) -> dict[str, float]:
         """Return the accuracy of every client that has test samples."""
-        return {row.client: row.correct / row.samples for row in self.clients if row.samples}
+        found = {row.client: row.accuracy for row in self.clients}
+        return {client: score for client, score in found.items() if score is not None}
 
 
 class RoundCollector:
@@ -471,6 +497,7 @@ class RunRecord:
             "chosen": self.chosen.round,
             **summary.accuracy,
             **{key: getattr(summary, key) for key in ("auroc", "valid")},
+            **(summary.errors or {}),
             **{key: getattr(summary, key) for key in ("clients", "untested_clients")},
             **{key: summary.cost(key) for key in ("seconds", "flops", "bytes_up", "bytes_down")},
             **{key: getattr(summary, key) for key in ("shared_digest", "model_digest")},
@@ -499,7 +526,7 @@ class RunRecord:
                     "method": self.method,
                     "set": who,
                     "round": scored.round if scored else None,
-                    **asdict(score),
+                    **score.to_dict(),
                     "accuracy": score.accuracy,
                     "train_samples": sum(known.train) if known else None,
                     "train_classes": known.classes if known else None,

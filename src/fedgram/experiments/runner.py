@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from typing import Any, overload
 
+from fedgram.core.targets import Targets
 from fedgram.data.plan import stated
 from fedgram.engines.in_process import InProcess
 from fedgram.engines.protocol import Engine
@@ -22,7 +23,7 @@ from fedgram.experiments.run_record import HOLDOUT, MEMBERS
 from fedgram.experiments.scores import Scored, Scorer
 from fedgram.federation.client import Site
 from fedgram.federation.federated_dataset import FederatedDataset, federate
-from fedgram.federation.method import Method, create_method, find_method, parameters
+from fedgram.federation.method import Method, create_method, find_method, names, parameters
 from fedgram.federation.scoring import Metrics
 from fedgram.federation.shared import Published
 from fedgram.federation.sites import Sites
@@ -247,6 +248,7 @@ def _run(
     progress: bool | None,
 ) -> Result:
     called = name or type(method).__name__.lower()
+    _require_task(method, called, sites)
     record = record or Record(settings=_about(method, called, sites, seed))
     if not private and threshold is None:  # sums do not reveal class counts
         record.partition(summary_of(sites))
@@ -288,14 +290,25 @@ def _run(
     return replace(result, seed=seed, common=_common(method, sites, seed))
 
 
+def _require_task(method: Method[Any], name: str, sites: FederatedDataset) -> None:
+    if isinstance(sites.test.labels, Targets) and not method.predicts_numbers:
+        able = [each for each in names() if find_method(each).predicts_numbers]
+        raise ConfigError(
+            f"method {name}: expected classes, got numbers of a regression; methods for these are "
+            f"{', '.join(able)}"
+        )
+
+
 def _common(method: Method[Any], sites: FederatedDataset, seed: int) -> ModelInputs | None:
     """Return what the models of a run have in common; None if the data are not known."""
     if sites.made is None:
         return None
+    data = sites.made.data
     return ModelInputs(
         inputs=sites.made.inputs,
-        labels=tuple(sites.made.data.labels.tolist()),
+        labels=tuple(data.labels.tolist()),
         calibrate=cache(partial(calibration, method, sites, seed=seed)),
+        outputs=data.targets.outputs if data.targets is not None else (),
     )
 
 

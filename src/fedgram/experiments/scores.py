@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedgram.core import codec
+from fedgram.core.error_tally import ErrorTally
 from fedgram.core.samples import Samples
 from fedgram.core.tally import FIXED_POINT_ONE, Tally, worst_decile
+from fedgram.core.targets import Targets
 from fedgram.engines.protocol import Engine
 from fedgram.experiments.client_scores import SameModel, UnionRows, accuracies, model_digests
 from fedgram.experiments.run_record import (
@@ -22,7 +24,7 @@ from fedgram.experiments.run_record import (
 )
 from fedgram.federation.method import Method, shared_digest
 from fedgram.federation.protocol import Exchange, traffic
-from fedgram.federation.scoring import Metrics, ScoreSums, ScoreTask
+from fedgram.federation.scoring import ErrorScoreSums, Metrics, ScoreSums, ScoreTask
 from fedgram.federation.shared import Tuned, tuned_settings
 from fedgram.federation.union_scoring import UnionScores
 from fedgram.models.linear import Predictor, predict
@@ -51,6 +53,8 @@ class Scores:
         Whether each model was tested on the test samples of all clients too.
     tuned
         Settings that were chosen for all clients, if any.
+    errors
+        Errors on test samples, of a regression.
     search
         The pilots behind the learning rate, if it was searched for.
     """
@@ -67,10 +71,22 @@ class Scores:
     global_test: bool = False
     tuned: Tuned | None = None
     search: RateSearch | None = None
+    errors: ErrorTally | None = None
 
     @property
     def accuracy(self) -> dict[str, float]:
-        """The five accuracies of the table, as fractions; NaN if no client has test samples."""
+        """The five accuracies of the table, as fractions; NaN if no client has test samples.
+
+        Of a regression these are R2 in place of accuracies.
+        """
+        if self.errors is not None:
+            return {
+                "client_mean": self.errors.client_mean,
+                "sample_mean": self.errors.r2,
+                "worst_decile": worst_decile(accuracies(self.rows)) if self.rows else nan,
+                "global_test": self.tally.global_mean if self.global_test else nan,
+                "balanced": nan,
+            }
         lowest = worst_decile(accuracies(self.rows)) if self.rows else self.tally.worst_decile
         return {
             "client_mean": self.tally.client_mean,
@@ -102,7 +118,13 @@ class Scores:
             model_digest=self.model_digest,
             tuned=TunedSettings.from_dict(tuned.to_dict()) if tuned else None,
             rate_search=RateSearchRecord.from_dict(search.to_dict()) if search else None,
+            errors=self._errors(),
         )
+
+    def _errors(self) -> dict[str, float | None] | None:
+        if self.errors is None:
+            return None
+        return {"rmse": _number(self.errors.rmse), "mae": _number(self.errors.mae)}
 
     def _class_accuracy(self) -> dict[str, float | None] | None:
         if not self.metrics.classes:
@@ -178,6 +200,7 @@ class Scorer:
             metrics=self._metrics,
             tuned=tuned_settings(shared),
             search=getattr(shared, "search", None),
+            errors=total.errors if isinstance(total, ErrorScoreSums) else None,
         )
         return Scored(round=round_, shared=shared, models=same or models, scores=scores)
 
@@ -200,7 +223,13 @@ class Scorer:
 
     @staticmethod
     def _global_accuracy(model: Predictor, test: Samples) -> int:
-        """Return the accuracy of a model on the test samples of all clients, in fixed point."""
+        """Return the accuracy of a model on the test samples of all clients, in fixed point.
+
+        Of a regression it is R2; 0 where that is not defined.
+        """
+        if isinstance(test.labels, Targets):
+            found = ErrorTally.of(model(test.features), test.labels).r2
+            return 0 if isnan(found) else round(found * FIXED_POINT_ONE)
         correct = predict(model, test.features) == test.labels.codes
         share = float(np.mean(correct)) if len(correct) else 0.0
         return round(share * FIXED_POINT_ONE)
@@ -216,7 +245,8 @@ def _answers(engine: Engine, task: ScoreTask, shared: Any) -> _Answers:
     if isinstance(answers, UnionScores):
         same = SameModel(answers.names, answers.model)
         return answers.sums(), UnionRows(scores=answers), same
-    rows, sums = [], [ScoreSums.zero()]
+    rows: list[ClientScore] = []
+    sums: list[ScoreSums] = []
     for name, found in answers:
         sums.append(found.sums)
         if len(sums) > _SUMS_AT_A_TIME:
@@ -235,7 +265,15 @@ def _row(name: str, sums: ScoreSums, model_digest: str) -> ClientScore:
         model_digest=model_digest,
         valid_samples=sums.valid.samples,
         valid_correct=sums.valid.correct,
+        **_error_row(sums),
     )
+
+
+def _error_row(sums: ScoreSums) -> dict[str, float | None]:
+    if not isinstance(sums, ErrorScoreSums):
+        return {}
+    found = {name: getattr(sums.errors, name) for name in ("r2", "rmse", "mae")}
+    return {name: _number(value) for name, value in found.items()}
 
 
 def _bytes(before: Iterable[Exchange], scoring: Iterable[Exchange]) -> dict[str, int]:

@@ -108,15 +108,19 @@ def gridded(data: Dataset, grid: Grid, scaling: Standardization | None = None) -
                 "extract them again"
             )
         stored = grid.stored(data.x, backbone=data.backbone)
-        return Samples(stored, Labels(data.y, data.classes))
+        return Samples(stored, _labels(data))
     if scaling is not None:
-        return Samples(scaling(data.x, grid), Labels(data.y, data.classes))
+        return Samples(scaling(data.x, grid), _labels(data))
     try:
         features = grid(data.x, scale=data.scale, offset=data.offset, backbone=data.backbone)
     except RowError as error:
         client = "" if data.client is None else f"client {data.client[error.row]}: "
         raise DataError(f"{data.name}: {client}{error}") from error
-    return Samples(features, Labels(data.y, data.classes))
+    return Samples(features, _labels(data))
+
+
+def _labels(data: Dataset) -> Labels:
+    return Labels(data.y, data.classes) if data.targets is None else data.targets
 
 
 def training_batches(source: str, grid: Grid) -> Iterator[Samples]:

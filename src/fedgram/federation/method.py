@@ -41,6 +41,7 @@ class Method(Generic[SharedResult]):
     """
 
     keeps_valid: ClassVar[bool] = False  # whether training does not use the validation samples
+    predicts_numbers: ClassVar[bool] = False  # whether the method can do a regression too
 
     def fit(self, federation: Federation) -> Iterator[SharedResult]:
         """Yield the shared result after each round."""

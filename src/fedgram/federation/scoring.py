@@ -11,8 +11,10 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive
+from fedgram.core.error_tally import ErrorTally
 from fedgram.core.samples import Floats, Integers
 from fedgram.core.tally import Tally
+from fedgram.core.targets import Targets
 from fedgram.errors import DataError
 from fedgram.federation.client import Client, Site
 from fedgram.federation.method import Method
@@ -67,6 +69,23 @@ class ScoreSums(Additive):
             raise DataError("a scoring that took less than no time or work")
 
 
+@codec.register("ErrorScores/1")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ErrorScoreSums(ScoreSums):
+    """The same for a regression: the tally only counts clients and samples.
+
+    Parameters
+    ----------
+    errors
+        Errors on test samples.
+    """
+
+    errors: ErrorTally = field(default_factory=ErrorTally.zero)
+
+    def lacks_schema(self) -> bool:
+        return self.errors.lacks_schema()
+
+
 @codec.register("Evaluated/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SiteScore:
@@ -89,6 +108,8 @@ class SiteScore:
         Scores of equal class lists whose numbers have equally many digits, and whose counts have
         equal integer types, are equally long: one of each kind is measured.
         """
+        if isinstance(self.sums, ErrorScoreSums):
+            return codec.counted(self)
         tallies = (self.sums.tally, self.sums.valid)
         numbers = [self.sums.microseconds, self.sums.flops]
         largest = []
@@ -147,6 +168,14 @@ class ScoreTask:
         if self.keep:
             self.keep(site.id, model)
         scores, truth = model(site.test.features), site.test.labels
+        if isinstance(truth, Targets):
+            sums: ScoreSums = ErrorScoreSums(
+                tally=Tally.of(np.full(len(truth), -1), truth),
+                microseconds=round(seconds * 1e6),
+                flops=operations,
+                errors=ErrorTally.of(scores, truth),
+            )
+            return SiteScore(sums=sums, model_digest=codec.digest(model))
         auroc = macro_auroc(scores, truth.codes) if self.metrics.auroc else None
         valid = site.valid if self.kept_valid else site.valid.take([])
         return SiteScore(

@@ -18,6 +18,8 @@ from fedgram.core import codec
 from fedgram.core.samples import Array, Integers, Labels
 from fedgram.core.shared import same_for_all
 from fedgram.core.tally import FIXED_POINT_ONE, HISTOGRAM_BINS, Tally
+from fedgram.core.targets import Targets
+from fedgram.errors import MismatchError
 from fedgram.federation.client import Client
 from fedgram.federation.method import same_model
 from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
@@ -238,6 +240,8 @@ def score_together(task: ScoreTask, sites: Sites, client: Client, shared: Any) -
     shared
         The shared result.
     """
+    if isinstance(client.train.labels, Targets):
+        raise MismatchError("only counts of correct predictions are made together")
     start, before = time.perf_counter(), flops.total()
     model = task.method.personalize(client, shared)
     seconds, operations = time.perf_counter() - start, flops.total() - before

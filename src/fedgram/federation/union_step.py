@@ -23,6 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from fedgram.core.samples import Features, Labels, Samples
 from fedgram.core.statistics import Statistics
 from fedgram.core.statistics_sizes import statistics_sizes
+from fedgram.core.targets import Targets
 from fedgram.errors import ExactnessError
 from fedgram.federation.client import Client
 from fedgram.federation.sites import Union
@@ -52,6 +53,8 @@ class StatisticsStep:
         Features that are not on the grid raise ExactnessError: the order of additions would count.
         """
         features, labels = self._rows_of(union.samples, broadcast)
+        if isinstance(labels, Targets):
+            raise ExactnessError("sums of outputs are made client by client")
         if not features.space.exact:
             raise ExactnessError("sums of features without a grid depend on the order of additions")
         sizes = statistics_sizes(features, labels, union.owners, union.clients)

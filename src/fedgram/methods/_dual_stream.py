@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any, ClassVar, Literal
 
 from fedgram.core.gcv import Ridge, resolved
 from fedgram.features.lift import Lift
@@ -20,8 +18,9 @@ from fedgram.methods._tuning import select_best
 from fedgram.models.adjusted import Blend
 from fedgram.models.linear import Linear, Predictor, require_lift
 from fedgram.selection.correct_counts import CorrectCounts
-from fedgram.selection.leave_one_out import BALANCES, STRENGTHS, LeaveOneOut, correct
+from fedgram.selection.leave_one_out import BALANCES, STRENGTHS, LeaveOneOut
 from fedgram.selection.normal_equations import NormalEquations
+from fedgram.selection.squared_errors import SquaredErrors, left_out_sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +54,8 @@ class DualStream(ClosedForm[Linear | Tuned]):
         Lift of the refinement stream: random projection and activation; width 0 for no lift.
     """
 
+    predicts_numbers: ClassVar[bool] = True
+
     ridge: Ridge = 100.0
     refinement_ridge: float | Literal["auto"] = 300.0
     balance: float | Literal["auto"] = 0.5
@@ -66,7 +67,9 @@ class DualStream(ClosedForm[Linear | Tuned]):
         return self.primary
 
     @step
-    def left_out(self, client: Client, shared: NormalEquations | Linear) -> CorrectCounts:
+    def left_out(
+        self, client: Client, shared: NormalEquations | Linear
+    ) -> CorrectCounts | SquaredErrors:
         samples = client.samples
         own = LeaveOneOut.of(samples, shared, self.primary, in_total=client.in_total)
         features = self.refinement(samples.features)
@@ -74,8 +77,8 @@ class DualStream(ClosedForm[Linear | Tuned]):
         columns = []
         for ridge in self._ridges:
             second = refined(ridge / features.space.unit**2)
-            columns += [correct(own.shared() + b * second, own.codes) for b in self._balances]
-        return CorrectCounts.of(np.stack(columns, axis=1))
+            columns += [own.shared() + b * second for b in self._balances]
+        return left_out_sums(columns, samples.labels)
 
     def fit(self, federation: Federation) -> Iterator[Linear | Tuned]:
         total = federation.sum(self.statistics)

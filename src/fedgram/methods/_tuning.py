@@ -13,19 +13,21 @@ from fedgram.federation.protocol import Federation
 from fedgram.federation.shared import Tuned
 from fedgram.federation.step import Step
 from fedgram.selection.correct_counts import CorrectCounts
+from fedgram.selection.squared_errors import SquaredErrors
 
 _LISTED = 12  # settings whose accuracy is recorded
 
 
 def select_best(
-    correct_counts: CorrectCounts, tried: Sequence[Mapping[str, float]], shared: Any
+    correct_counts: CorrectCounts | SquaredErrors, tried: Sequence[Mapping[str, float]], shared: Any
 ) -> Tuned:
     """Return the shared result with the most accurate setting, and the best accuracies.
 
     Parameters
     ----------
     correct_counts
-        Counts of correct leave-one-out predictions, one column for each setting.
+        Counts of correct leave-one-out predictions, or squared errors of a regression, one column
+        for each setting.
     tried
         The settings; of equally accurate ones the first is selected.
     shared
@@ -73,7 +75,7 @@ def require_strength(strength: float | Literal["auto"]) -> None:
 def select_strength(
     federation: Federation,
     step: Step[Quadratic],
-    left_out: Step[CorrectCounts],
+    left_out: Step[CorrectCounts | SquaredErrors],
     tried: Sequence[float],
 ) -> tuple[Quadratic, Tuned]:
     """Return the total of the most accurate strength, and the selection without a shared result.

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from fedgram.core.disk_store import DiskStore
 from fedgram.core.gcv import Ridge, best_ridge_for_new_clients
@@ -42,6 +42,8 @@ class AFL(ClosedForm[Linear]):
     >>> AFL(ridge=10.0)
     AFL(ridge=10.0, lift=Lift(width=0, activation='relu', seed=0, scale=1.0))
     """
+
+    predicts_numbers: ClassVar[bool] = True
 
     ridge: Ridge | Literal["clients"] = 100.0
     lift: Lift = Lift()

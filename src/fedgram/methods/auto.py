@@ -2,14 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.gcv import resolved
 from fedgram.core.samples import Array, Features, Floats, Integers, Labels, Samples, Space
-from fedgram.errors import ConfigError
+from fedgram.core.statistics import TargetStatistics
+from fedgram.core.targets import Targets
+from fedgram.errors import ConfigError, DataError
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
@@ -32,7 +34,7 @@ from fedgram.methods._pooling import (
     trials,
 )
 from fedgram.models.linear import Classifier, Predictor, lifted, require_lift
-from fedgram.selection.candidates import Candidates, Setting, personal, scales
+from fedgram.selection.candidates import Candidates, Setting, described, personal, scales
 from fedgram.selection.class_prior import (
     MOST_REPEATS,
     PriorEvidence,
@@ -52,6 +54,7 @@ from fedgram.selection.pool import (
     PoolWeights,
     likeliest_weights,
 )
+from fedgram.selection.squared_errors import SquaredErrors
 from fedgram.softmax.arithmetic import SoftmaxGrid
 from fedgram.softmax.fit import LeftOut, SoftmaxFit
 from fedgram.softmax.personal import OwnRows
@@ -59,6 +62,7 @@ from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 
 HIGH_WIDTH = 4096  # width of the lift with high effort
 FEWEST_JUDGES = 4  # clients: a secure sum over fewer hides nothing, or tolerates no drop-out
+_LISTED = 4  # candidates of a regression whose R2 is recorded
 NARROW, RATIO, WIDEST = 1024, 8, 2048  # with standard effort: largest input, factor, largest width
 
 
@@ -95,6 +99,8 @@ class Auto(ClosedForm[Tuned]):
     lift
         Random projection and activation before all shared heads; width 0 for no lift.
     """
+
+    predicts_numbers: ClassVar[bool] = True
 
     exchanges: int = 8
     effort: Literal["low", "standard", "high"] = "standard"
@@ -168,6 +174,21 @@ class Auto(ClosedForm[Tuned]):
         return Judged(squared=side_by_side(squared), soft=side_by_side(soft))
 
     @step
+    def left_out_errors(self, client: Client, equations: dict[str, Any]) -> SquaredErrors:
+        """Sum the squared leave-one-out errors of all candidates for a regression."""
+        samples = client.samples
+        summed = "statistics", "lifted_statistics"  # a client may be missing in either total
+        scores = [
+            scored
+            for each, name in zip(self._candidates(equations["equations"]), summed, strict=False)
+            for scored in each.left_out(samples, in_total=client.in_total_of(name))
+        ]
+        truth = samples.labels
+        if not isinstance(truth, Targets):
+            raise DataError("expected numbers of a regression, got classes")
+        return SquaredErrors.of(scores, truth)
+
+    @step
     def pool(self, client: Client, asked: dict[str, Any]) -> PoolSums:
         """Evaluate a pool on the left-out samples, from the stored scores."""
         weights, known = np.asarray(asked["weights"]), client.state.get("left_out")
@@ -183,11 +204,14 @@ class Auto(ClosedForm[Tuned]):
     def fit(self, federation: Federation) -> Iterator[Tuned]:
         total = federation.sum(self.statistics)
         require_lift(total.space, self.lift)
-        counts = class_counts(total)[0]
         equations = [NormalEquations(total=total, ridge=resolved("auto", total))]
         if width := self._beside(total.space):
             more = federation.sum(self.lifted_statistics, width)
             equations.append(NormalEquations(total=more, ridge=resolved("auto", more)))
+        if isinstance(total, TargetStatistics):
+            yield self._for_numbers(federation, equations)
+            return
+        counts = class_counts(total)[0]
         pseudo_count = federation.sum(self.pseudo_counts, counts).best
         fit = SoftmaxFit.of(
             federation,
@@ -225,6 +249,36 @@ class Auto(ClosedForm[Tuned]):
                 "judges": judges or "all",
                 "pool": self._weights(used, prior),
             },
+        )
+
+    def _for_numbers(self, federation: Federation, equations: Sequence[NormalEquations]) -> Tuned:
+        """Return the candidate with the smallest squared leave-one-out errors, of a regression."""
+        total = equations[0].total
+        judges = self._judging(federation, total.count)
+        sent = {"equations": tuple(equations)}
+        judged = federation.sum(self.left_out_errors, sent, clients=judges)
+        tried = [
+            (candidates, setting)
+            for candidates in self._candidates(equations)
+            for setting in candidates.settings
+        ]
+        best = np.argsort(-judged.accuracy, kind="stable")[:_LISTED]
+        candidates, setting = tried[best[0]]
+        shared = candidates.shared(setting)
+        head = shared if isinstance(shared, NormalEquations) else integer_head(shared)
+        share = float(judged.accuracy[best[0]])
+        words = f"{described(setting)}: R2 {share:.3f} on {judged.samples:,} left-out samples"
+        return Tuned(
+            shared=PoolParts(
+                heads=(head,),
+                counts=np.zeros(len(total.classes)),
+                pseudo_count=1.0,
+                origin=codec.digest([each.provenance() for each in equations]),
+            ),
+            setting={"parts": [{**setting, "weight": 1.0}], "prior": 0.0},
+            description=words,
+            left_out_accuracy={described(tried[k][1]): float(judged.accuracy[k]) for k in best},
+            notes={"judges": judges or "all"},
         )
 
     def _pooled(
@@ -314,11 +368,14 @@ class Auto(ClosedForm[Tuned]):
 
     def _candidates(self, equations: Sequence[NormalEquations]) -> list[Candidates]:
         first, *more = equations
+        numbers = isinstance(first.total, TargetStatistics)
         # A client's own head prefers the classes that the client has.
         return [
-            Candidates.of(first, self.lift, alone=not self.classes_alike),
+            Candidates.of(first, self.lift, alone=not self.classes_alike, numbers=numbers),
             *(
-                Candidates.of(each, Lift(width=each.total.space.constant), beside=True)
+                Candidates.of(
+                    each, Lift(width=each.total.space.constant), beside=True, numbers=numbers
+                )
                 for each in more
             ),
         ]

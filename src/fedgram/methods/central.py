@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fedgram.core.gcv import Ridge
 from fedgram.core.samples import Samples
@@ -33,6 +33,8 @@ class Central(Method[Linear]):
     lift
         Random projection and activation before the head; width 0 for no lift.
     """
+
+    predicts_numbers: ClassVar[bool] = True
 
     ridge: Ridge = 100.0
     lift: Lift = Lift()

@@ -3,9 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any, ClassVar, Literal
 
 from fedgram.core.codec import added_field
 from fedgram.core.disk_store import DiskStore
@@ -22,8 +20,9 @@ from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._tuning import select_best
 from fedgram.models.linear import Linear, Predictor, require_lift
 from fedgram.selection.correct_counts import CorrectCounts
-from fedgram.selection.leave_one_out import ALPHAS, LeaveOneOut, correct
+from fedgram.selection.leave_one_out import ALPHAS, LeaveOneOut
 from fedgram.selection.normal_equations import NormalEquations
+from fedgram.selection.squared_errors import SquaredErrors, left_out_sums
 
 # Ridges of personal heads, as multiples of the shared head's.
 RIDGE_FACTORS = (1.0, 3.0, 10.0, 30.0)
@@ -72,6 +71,8 @@ class FedHiP(ClosedForm[NormalEquations | Tuned | PerClient]):
         and personal heads have the ridge (1 + alpha) ridge.
     """
 
+    predicts_numbers: ClassVar[bool] = True
+
     alpha: float | Literal["auto"] = "auto"
     ridge: Ridge = "auto"
     lift: Lift = Lift()
@@ -83,18 +84,18 @@ class FedHiP(ClosedForm[NormalEquations | Tuned | PerClient]):
             raise ConfigError(f"alpha = {self.alpha}: use a finite weight >= 0, or 'auto'")
 
     @step
-    def left_out(self, client: Client, equations: NormalEquations) -> CorrectCounts:
+    def left_out(self, client: Client, equations: NormalEquations) -> CorrectCounts | SquaredErrors:
         """Count correct leave-one-out predictions; every ridge takes one factorization."""
         scores: dict[float, Callable[[float], Floats]] = {}
-        hits = []
+        left = []
         for setting in self._tried(equations.ridge):
             ridge = self._personal_ridge(setting)
             if ridge not in scores:
                 other = equations.with_ridge(ridge)
                 own = LeaveOneOut.of(client.samples, other, self.lift, in_total=client.in_total)
                 scores[ridge] = own.with_extra_weight()
-            hits.append(correct(scores[ridge](setting["alpha"]), client.samples.labels.codes))
-        return CorrectCounts.of(np.stack(hits, axis=1))
+            left.append(scores[ridge](setting["alpha"]))
+        return left_out_sums(left, client.samples.labels)
 
     def fit(self, federation: Federation) -> Iterator[NormalEquations | Tuned | PerClient]:
         at_server = self.solver == "server" or (self.solver == "auto" and not federation.private)

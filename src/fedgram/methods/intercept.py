@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from fedgram.models.adjusted import Shifted
 from fedgram.models.linear import Linear, Predictor, lifted
 from fedgram.runtime.threads import single_threaded_blas
 from fedgram.selection.correct_counts import CorrectCounts
-from fedgram.selection.leave_one_out import correct, one_minus_leverage
+from fedgram.selection.leave_one_out import one_minus_leverage
+from fedgram.selection.squared_errors import SquaredErrors, left_out_sums
 
 TRIED = (1000.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # the least personal first
 
@@ -49,6 +50,8 @@ class Intercept(Method[Linear | Tuned]):
         Random projection and activation before the head; width 0 for no lift.
     """
 
+    predicts_numbers: ClassVar[bool] = True
+
     strength: float | Literal["auto"] = 10.0
     ridge: float = 100.0
     lift: Lift = Lift()
@@ -69,9 +72,9 @@ class Intercept(Method[Linear | Tuned]):
         return Quadratic.of(matrix / share, moment / share, count, features.space, labels.classes)
 
     @step
-    def left_out(self, client: Client, sent: dict[str, Any]) -> CorrectCounts:
+    def left_out(self, client: Client, sent: dict[str, Any]) -> CorrectCounts | SquaredErrors:
         scores = self.scores_left_out(client, sent)
-        return CorrectCounts.of(correct(scores, client.samples.labels.codes)[:, None])
+        return left_out_sums([scores], client.samples.labels)
 
     def scores_left_out(self, client: Client, sent: dict[str, Any]) -> Floats:
         """Return the leave-one-out scores of each sample, exactly."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
@@ -24,6 +24,8 @@ class Local(Method[None]):
     lift
         Random projection and activation before the head; width 0 for no lift.
     """
+
+    predicts_numbers: ClassVar[bool] = True
 
     ridge: float = 30.0
     lift: Lift = Lift()

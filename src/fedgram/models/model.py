@@ -16,6 +16,7 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.samples import Array, Features, Floats, Samples, Space
 from fedgram.core.shared import Wrapper
+from fedgram.core.targets import Output, real
 from fedgram.errors import DataError
 from fedgram.features.grid import Grid
 from fedgram.features.inputs import Inputs
@@ -91,6 +92,12 @@ class Model(Wrapper):
         Turns scores into probabilities; None if it is not known yet, or not needed.
     client
         Name of the client; empty for the shared model.
+    method
+        Name of the method.
+    outputs
+        The outputs of a regression; empty for classes.
+    calibrate
+        Computes the calibration.
 
     Examples
     --------
@@ -109,6 +116,7 @@ class Model(Wrapper):
     calibration: Calibration | None = None
     client: str = ""
     method: str = ""
+    outputs: tuple[Output, ...] = ()
     calibrate: Callable[[], Calibration] | None = codec.local_field(default=None)
 
     @property
@@ -134,11 +142,22 @@ class Model(Wrapper):
         whose = self.client or "all clients"
         return (
             f"Model({self.method + ' of ' if self.method else ''}{whose}: "
-            f"{self.inputs.space.inputs} features, {len(self.labels)} classes)"
+            f"{self.inputs.space.inputs} features, {self._words()})"
         )
 
+    def _words(self) -> str:
+        if not self.outputs:
+            return f"{len(self.labels)} classes"
+        return f"{len(self.outputs)} output{'s' * (len(self.outputs) > 1)}"
+
     def predict(self, X: Any) -> Array:  # noqa: N803  # as everywhere in Python
-        """Return the label of the largest score for each sample; of equal scores the first."""
+        """Return the label of the largest score for each sample; of equal scores the first.
+
+        Of a regression: a number for each sample, or a row of them if there are several outputs.
+        """
+        if self.outputs:
+            values = real(self.outputs, self.decision_function(X))
+            return values[:, 0] if len(self.outputs) == 1 else values
         labels: Array = self.classes_[self.decision_function(X).argmax(axis=1)]
         return labels
 
@@ -158,6 +177,8 @@ class Model(Wrapper):
 
     def probabilities(self, features: Features) -> Floats:
         """Return the probability of each class from features."""
+        if self.outputs:
+            raise DataError("probabilities: expected a model of classes, got one of numbers")
         if hasattr(self.predictor, "probabilities"):
             own: Floats = self.predictor.probabilities(features)
             return own
@@ -169,7 +190,8 @@ class Model(Wrapper):
 
     def calibrated(self) -> Model:
         """Return the model with its calibration, which may have to be computed first."""
-        if self.calibration is not None or hasattr(self.predictor, "probabilities"):
+        known = self.calibration is not None or hasattr(self.predictor, "probabilities")
+        if known or self.outputs:
             return self
         if self.calibrate is None:
             raise DataError(

@@ -58,6 +58,8 @@ def settings_for(width: int) -> tuple[Setting, ...]:
     )
 
 
+# Candidates that predict numbers.
+NUMBER_FAMILIES = ("ridge", "intercept", "fedhip", "apfl", "local")
 # Candidates on lifted features.
 LIFTED_FAMILIES = ("ridge", "apfl")
 NAMES = {
@@ -112,7 +114,13 @@ class Candidates:
 
     @classmethod
     def of(
-        cls, equations: NormalEquations, lift: Lift, *, beside: bool = False, alone: bool = True
+        cls,
+        equations: NormalEquations,
+        lift: Lift,
+        *,
+        beside: bool = False,
+        alone: bool = True,
+        numbers: bool = False,
     ) -> Candidates:
         """Return the candidates for a total.
 
@@ -126,11 +134,15 @@ class Candidates:
             Whether these candidates, on lifted features, are added to those on plain features.
         alone
             Whether heads of a client's own samples alone are among the candidates.
+        numbers
+            Whether the targets are the numbers of a regression, which not all families predict.
         """
         space = equations.total.space
         settings = settings_for(space.inputs if space.traceable else space.width)
         if not alone:
             settings = tuple(each for each in settings if each["family"] != "local")
+        if numbers:
+            settings = tuple(each for each in settings if each["family"] in NUMBER_FAMILIES)
         if beside:
             settings = tuple(
                 {**setting, "width": float(lift.width)}

@@ -63,7 +63,7 @@ class NormalEquations(Shared):
     @cached_property
     def head(self) -> Floats:
         """The shared head, in stored units."""
-        return self.factor.solve(self.total.moment.astype(np.float64))
+        return self.factor.solve(self.total.products)
 
     @cached_property
     def derived(self) -> dict[Any, Any]:
@@ -126,7 +126,7 @@ class NormalEquations(Shared):
         """
         stored = ridge_solve(
             self.gram + alpha * unpack_symmetric(own.gram, own.space.width),
-            self.total.moment + alpha * own.moment,
+            self.total.products + alpha * own.products,
             self.stored_ridge,
             samples=self.total.count,
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from fedgram.data.ranges import rounded_outwards
 from fedgram.data.tabular.columns import LEVELS, CategoryColumn, NumberColumn, is_number
 from fedgram.data.tabular.moments import measured, with_moments
 from fedgram.data.tabular.reader import SPLIT, Table, read_tables
@@ -145,29 +146,7 @@ def draft_for_file(
     return with_moments(schema, measured(schema, read_tables(path))), left_out
 
 
-_MOST_DIGITS = 323  # 10^-323 is the smallest power of ten that is not 0
-
-
 def _decimals(word: str) -> int:
     """Return the number of digits after the point; 99 for other notations, such as 1e-3."""
     whole, _, fraction = word.partition(".")
     return len(fraction) if (whole.lstrip("+-") + fraction).isdecimal() else 99
-
-
-def rounded_outwards(low: float, high: float) -> tuple[float, float]:
-    """Return a range rounded outwards, to one digit of its width.
-
-    Examples
-    --------
-    >>> rounded_outwards(18.3, 91.7), rounded_outwards(0.052, 0.163)
-    ((10.0, 100.0), (0.0, 0.2))
-    >>> rounded_outwards(-3.0, -3.0), rounded_outwards(0.0, 0.0)
-    ((-3.0, -2.0), (0.0, 1.0))
-    """
-    width = high - low or abs(low) or 1.0
-    digits = min(-math.floor(math.log10(width)), _MOST_DIGITS)
-    unit = 10.0**-digits
-    bottom, top = math.floor(low / unit), math.ceil(high / unit)
-    top = max(top, bottom + 1)
-    # Floating-point rounding must not exclude the given ends.
-    return min(low, round(bottom * unit, digits)), max(high, round(top * unit, digits))

@@ -177,6 +177,8 @@ def digest_of(data: Dataset) -> str:
     parts = {f.name: getattr(data, f.name) for f in fields(data) if f.name not in named}
     if data.standardize is None:  # digests of earlier runs do not have it
         del parts["standardize"]
+    if data.targets is None:
+        del parts["task"], parts["targets"]
     return codec.digest(parts)
 
 

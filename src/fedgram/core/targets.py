@@ -1,0 +1,177 @@
+"""Numeric outputs of a regression, as integers in a declared fixed-point range.
+
+They take the place of class labels in `Samples`. The range of each output is public, as the grid of
+the features is, so that sums of outputs are sums of integers too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from fedgram.core.codec import register
+from fedgram.core.samples import Array, Floats, Integers, Labels
+from fedgram.errors import DataError, MismatchError
+
+LEVELS = 2**15  # fixed-point steps from the middle of a range to each end
+
+
+@register("Output/1")
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """A numeric output with its range.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    low, high
+        Lowest and highest possible value, known without the data.
+
+    Examples
+    --------
+    >>> dose = Output(name="dose", low=0.0, high=100.0)
+    >>> dose.fixed(np.array([0.0, 25.0, 100.0])), dose.real(np.array([-16384]))
+    (array([-32768, -16384,  32768]), array([25.]))
+    >>> dose.text
+    'dose in [0.0, 100.0]'
+    """
+
+    name: str
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (self.low < self.high and np.isfinite([self.low, self.high]).all()):
+            raise DataError(
+                f"output_range: expected finite numbers with low < high, got {self.low:g} and "
+                f"{self.high:g}"
+            )
+
+    @property
+    def text(self) -> str:
+        """Name and range: outputs of other ranges do not add."""
+        return f"{self.name} in [{float(self.low)!r}, {float(self.high)!r}]"
+
+    @property
+    def step(self) -> float:
+        """The real value of one fixed-point step."""
+        return (self.high - self.low) / (2 * LEVELS)
+
+    @property
+    def middle(self) -> float:
+        """The real value of the fixed-point zero."""
+        return self.low + (self.high - self.low) / 2
+
+    def fixed(self, values: Array) -> Integers:
+        """Return values in fixed point; a value out of range raises DataError."""
+        wrong = np.flatnonzero(~((values >= self.low) & (values <= self.high)))
+        if len(wrong):
+            raise DataError(
+                f"{self.name}: expected values in [{self.low:g}, {self.high:g}], got "
+                f"{values[wrong[0]]:g} in row {wrong[0]}; declare a wider output_range, or correct "
+                "the value"
+            )
+        whole: Integers = np.rint((values - self.middle) / self.step).astype(np.int64)
+        return np.clip(whole, -LEVELS, LEVELS)
+
+    def real(self, values: Array) -> Floats:
+        """Return real values of fixed-point ones."""
+        found: Floats = self.middle + values * self.step
+        return found
+
+
+@register("Targets/1")
+@dataclass(frozen=True, eq=False)
+class Targets(Labels):
+    """The outputs of samples, in place of class labels.
+
+    `classes` are the names of the outputs with their ranges, and all codes are zero.
+
+    Parameters
+    ----------
+    values
+        Fixed-point outputs, (samples, outputs).
+    outputs
+        The outputs.
+
+    Examples
+    --------
+    >>> dose = Output(name="dose", low=0.0, high=100.0)
+    >>> targets = Targets.of(np.array([[25.0], [50.0]]), (dose,))
+    >>> targets.onehot(), targets.real(), len(targets)
+    (array([[-0.5],
+           [ 0. ]]), array([[25.],
+           [50.]]), 2)
+    """
+
+    values: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    outputs: tuple[Output, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shape = (len(self.codes), len(self.outputs))
+        if self.values.shape != shape or not np.issubdtype(self.values.dtype, np.integer):
+            raise DataError(
+                f"expected integer outputs of shape {shape}, got {self.values.dtype} of shape "
+                f"{self.values.shape}"
+            )
+        if np.abs(self.values).max(initial=0) > LEVELS:
+            raise DataError(f"expected outputs from -{LEVELS} to {LEVELS} in fixed point")
+
+    @classmethod
+    def of(cls, values: Array, outputs: Sequence[Output]) -> Targets:
+        """Return real values, (samples, outputs), in fixed point."""
+        fixed = [output.fixed(values[:, k]) for k, output in enumerate(outputs)]
+        return cls.fixed_point(np.stack(fixed, axis=1), outputs)
+
+    @classmethod
+    def fixed_point(cls, values: Integers, outputs: Sequence[Output]) -> Targets:
+        """Return fixed-point values, (samples, outputs), as targets."""
+        return cls(
+            np.zeros(len(values), np.int64),
+            tuple(output.text for output in outputs),
+            values,
+            tuple(outputs),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Any]) -> Self:
+        """Return the targets of all parts, one after the other."""
+        first = parts[0]
+        return cls(
+            np.concatenate([part.codes for part in parts]),
+            first.classes,
+            np.concatenate([part.values for part in parts]),
+            first.outputs,
+        )
+
+    def onehot(self, dtype: type[np.floating[Any]] = np.float64) -> Array:
+        """Return the outputs as floats from -1 to 1, the ends of their ranges: exact in float64."""
+        return (self.values / LEVELS).astype(dtype)
+
+    def real(self) -> Floats:
+        """Return the outputs as real values, (samples, outputs)."""
+        return real(self.outputs, self.onehot())
+
+    def relabel(self, classes: tuple[str, ...]) -> Targets:
+        """Return the same targets; other outputs or ranges raise MismatchError."""
+        if classes != self.classes:
+            raise MismatchError(
+                f"outputs differ: {', '.join(self.classes)} and {', '.join(classes)}; use the same "
+                "outputs and ranges"
+            )
+        return self
+
+    def take(self, indices: Array | slice) -> Targets:
+        """Return some of the targets."""
+        return Targets(self.codes[indices], self.classes, self.values[indices], self.outputs)
+
+
+def real(outputs: Sequence[Output], values: Array) -> Floats:
+    """Return outputs in the units of `Targets.onehot`, (samples, outputs), as real values."""
+    columns = [output.real(values[:, k] * LEVELS) for k, output in enumerate(outputs)]
+    return np.stack(columns, axis=1)
