@@ -94,7 +94,7 @@ WRONG = {
     "regression": ((X, X[:, 0] + 0.5), "y: expected class labels, got 6 different numbers"),
     "many integers": (
         (np.zeros((50, 1)), np.arange(50)),
-        'look like a quantity; for regression use FederatedRegressor, or task="regression"',
+        r'look like a quantity; for regression use task="regression" .* FederatedRegressor',
     ),
     "no label": ((X, ["a", None, "b", "a", "b", None]), "y: .* got none in rows 1, 5"),
     "no client": ((X, Y, [1.0, np.nan, 1, 1, 1, 1]), "clients: .* got none in row 1"),

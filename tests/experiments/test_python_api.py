@@ -273,4 +273,4 @@ def test_progress_in_a_notebook_is_one_updated_display(monkeypatch):
     line = ProgressLine("afl", 1)
     line.reply("statistics", 3, 3)
     line.end("done")
-    assert shown == ["afl: statistics, 3 of 3 clients", "afl: done"]
+    assert shown == ["afl: sums of statistics, 3 of 3 clients", "afl: done"]

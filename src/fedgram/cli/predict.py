@@ -14,6 +14,7 @@ from fedgram.cli.ledger import PATH
 from fedgram.cli.models import consistent, loaded, predictor_of
 from fedgram.cli.root import main, say
 from fedgram.core.samples import Floats
+from fedgram.core.targets import outputs_named, real
 from fedgram.data.table_writer import FORMATS, TableFormat, csv_text, format_of, writer
 from fedgram.data.tabular.schema import Schema
 from fedgram.errors import DataError
@@ -154,6 +155,11 @@ def _columns(
             with consistent(model):
                 scores = _scores(head, batch.features, model)
             named = [_item(source, name) for name in batch.names] if several else batch.names
+            if outputs := outputs_named(head.classes):
+                values = real(outputs, scores)
+                columns = {each.name: values[:, k].tolist() for k, each in enumerate(outputs)}
+                yield _Predictions(columns={"item": list(named), **columns})
+                continue
             labels = scores.argmax(axis=1).tolist()
             yield _Predictions(
                 columns={

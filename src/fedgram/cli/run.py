@@ -14,7 +14,6 @@ from rich.padding import Padding
 
 from fedgram.cli.root import main
 from fedgram.cli.screen import cell, print_runs, progress
-from fedgram.data.sources import load_dataset as load_data
 from fedgram.data.sources import load_schema
 from fedgram.experiments import config as configuration
 from fedgram.experiments.gains import who_gains
@@ -50,7 +49,7 @@ def run(
     Example: fedgram run -m afl -m apfl -s data.clients=50 -s method.apfl.balance=0.3 --out runs/a
     """
     settings = configuration.load(config, overrides, methods)
-    data = load_data(settings.data.source)
+    data = settings.data.load()
     federation = federate(data, settings.data, settings.grid)
     runs = []
     with progress(shown=not as_json) as follow:

@@ -34,6 +34,7 @@ OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
 Gain = Mapping[str, Any]
 Label = Literal["method", "run"]
+ERRORS = ("rmse", "mae")  # of a regression
 COSTS_SHOWN = ("bytes_up", "bytes_down")
 
 
@@ -66,9 +67,12 @@ def print_runs(title: str, runs: Sequence[RunRecord], gains: Sequence[Gain], lab
     names = [str(run.method if label == "method" else run.folder) for run in runs]
     console.print(escaped(title), markup=False, highlight=False, soft_wrap=True)
     console.print(_accuracy_table(runs, names, label))
-    console.print("accuracy in %, bytes per client")
+    numbers = any(run.summary.errors for run in runs)
+    errors = "; RMSE and MAE in the units of the outputs" if numbers else ""
+    score = "R2" if numbers else "accuracy"
+    console.print(f"{score} in %, bytes per client{errors}")
     if len(runs) > 1 and any(any(gain.values()) for gain in gains):
-        console.print("\n% of clients with higher / lower accuracy than")
+        console.print(f"\n% of clients with higher / lower {score} than")
         console.print(_gains_table(gains, names, label))
     if any(run.summary.class_accuracy for run in runs):
         console.print("\naccuracy within classes, in %")
@@ -91,8 +95,13 @@ def _table(label: str, *headers: str) -> Table:
 def _accuracy_table(runs: Sequence[RunRecord], names: Sequence[str], label: str) -> Table:
     ranked = any(run.summary.auroc is not None for run in runs)
     scores = SCORES if ranked else ACCURACIES
-    shown = [*scores.values(), *(COSTS[name] for name in COSTS_SHOWN)]
-    table = _table(label, *(one.header for one in shown), "time\ns")
+    numbers = any(run.summary.errors for run in runs)
+    if numbers:
+        scores = {name: one for name, one in scores.items() if name != "balanced"}
+    errors = ERRORS if numbers else ()
+    shown = [one.header for one in (*scores.values(), *(COSTS[name] for name in COSTS_SHOWN))]
+    shown[len(scores) : len(scores)] = [name.upper() for name in errors]
+    table = _table(label, *shown, "time\ns")
     means = [run.summary.score("client_mean") for run in runs]
     best = max((mean for mean in means if mean is not None), default=None)
     for run, name in zip(runs, names, strict=True):
@@ -100,9 +109,15 @@ def _accuracy_table(runs: Sequence[RunRecord], names: Sequence[str], label: str)
         cells = [percent(summary.score(score)) for score in scores]
         if summary.score("client_mean") == best:
             cells[0] = f"[bold]{cells[0]}[/bold]"
+        cells += [_written((summary.errors or {}).get(name), compact_error) for name in errors]
         cells += [_written(summary.cost(cost), COSTS[cost].text) for cost in COSTS_SHOWN]
         table.add_row(cell(name), *cells, _written(summary.seconds, short_seconds))
     return table
+
+
+def compact_error(value: float) -> str:
+    """Return an error in the units of the outputs, with four digits."""
+    return f"{value:.4g}"
 
 
 def _written(value: float | None, text: Callable[[float], str]) -> str:
@@ -117,7 +132,8 @@ def _notes(run: RunRecord, name: str) -> Iterator[str]:
             f"validation samples; client mean of the last round: {last} %"
         )
     if run.summary.tuned:
-        text = f"{name} chose {_choice(run.summary.tuned)}"
+        score = "R2" if run.summary.errors else "accuracy"
+        text = f"{name} chose {_choice(run.summary.tuned, score)}"
         yield "\n".join(wrap(text, NARROW, subsequent_indent="  "))
     if run.summary.rate_search:
         text = f"{name} uses {_rate(run.summary.rate_search)}"
@@ -136,11 +152,11 @@ def _notes(run: RunRecord, name: str) -> Iterator[str]:
         yield f"{name}: {counted} held out of training, client mean {accuracy} %"
 
 
-def _choice(tuned: TunedSettings) -> str:
+def _choice(tuned: TunedSettings, score: str) -> str:
     """Return the chosen settings, and the accuracy of the best alternatives."""
     shares = list(tuned.left_out_accuracy.items())[:ALTERNATIVES]
     shown = "; ".join(f"{name} {percent(share)} %" for name, share in shares)
-    return tuned.description + (f"; accuracy on left-out samples: {shown}" if shown else "")
+    return tuned.description + (f"; {score} on left-out samples: {shown}" if shown else "")
 
 
 def _rate(search: RateSearchRecord) -> str:

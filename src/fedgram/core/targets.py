@@ -6,6 +6,7 @@ the features is, so that sums of outputs are sums of integers too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -169,6 +170,30 @@ class Targets(Labels):
     def take(self, indices: Array | slice) -> Targets:
         """Return some of the targets."""
         return Targets(self.codes[indices], self.classes, self.values[indices], self.outputs)
+
+
+_TEXT = re.compile(r"(.*) in \[(\S+), (\S+)\]", re.DOTALL)
+
+
+def outputs_named(classes: Sequence[str]) -> tuple[Output, ...]:
+    """Return the outputs whose texts stand in the place of class names; none for classes.
+
+    Examples
+    --------
+    >>> outputs_named(["dose in [0.0, 100.0]"]), outputs_named(["cat", "dog"])
+    ((Output(name='dose', low=0.0, high=100.0),), ())
+    """
+    found = []
+    for text in classes:
+        parts = _TEXT.fullmatch(text)
+        try:
+            output = Output(name=parts[1], low=float(parts[2]), high=float(parts[3]))  # type: ignore[index]
+        except (DataError, TypeError, ValueError):
+            return ()
+        if output.text != text:
+            return ()
+        found.append(output)
+    return tuple(found)
 
 
 def real(outputs: Sequence[Output], values: Array) -> Floats:

@@ -189,7 +189,7 @@ def coded(given: Any, name: str = "y", length: int | None = None) -> Coded:
     Traceback (most recent call last):
     ...
     fedgram.errors.DataError: y: expected class labels, got 3 different numbers such as 0.5, which
-    look like a quantity; for regression use FederatedRegressor, or task="regression"
+    look like a quantity; for regression use task="regression" (data.task), or FederatedRegressor
     """
     array = column(given, name, length)
     missing = _missing(array)
@@ -201,7 +201,7 @@ def coded(given: Any, name: str = "y", length: int | None = None) -> Coded:
     if array.dtype.kind in "OUS":
         array = _words(array, name)
     values, codes = np.unique(array, return_inverse=True)
-    _require_classes(values, len(array), name)
+    require_classes(values, len(array), name)
     if array.dtype.kind == "f":  # whole numbers: 1.0 is the class "1"
         texts = [str(int(value)) for value in values.tolist()]
     else:
@@ -272,18 +272,30 @@ def require_two_classes(codes: Integers, classes: Sequence[str], name: str) -> N
         )
 
 
-def _require_classes(values: Array, samples: int, name: str) -> None:
-    """Raise DataError for labels that look like the numbers of a regression."""
+def require_classes(values: Array, samples: int, name: str) -> None:
+    """Raise DataError for labels that look like the numbers of a regression.
+
+    Parameters
+    ----------
+    values
+        The different labels, sorted.
+    samples
+        Number of samples.
+    name
+        Name of the argument.
+    """
     if values.dtype.kind not in "iuf":
         return
     whole = values.dtype.kind in "iu" or bool(np.array_equal(values, np.rint(values)))
-    if whole and len(values) <= max(MOST_LABELS, samples // 2):
+    count = len(values)
+    codes = whole and count and values[-1] - values[0] + 1 == count  # one after the other
+    if whole and count <= max(MOST_LABELS, samples // (2 if codes else 4)):
         return
     example = next((v for v in values.tolist() if v != int(v)), values[0])
     raise DataError(
-        f"{name}: expected class labels, got {len(values)} different numbers such as {example:g}, "
-        "which look like a quantity; for regression use FederatedRegressor, or "
-        'task="regression"'
+        f"{name}: expected class labels, got {count} different numbers such as {example:g}, "
+        'which look like a quantity; for regression use task="regression" (data.task), or '
+        "FederatedRegressor"
     )
 
 

@@ -113,4 +113,4 @@ def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in _ADDED or value is not None}
 
 
-_ADDED = ("standardize",)
+_ADDED = ("standardize", "task", "output_range")

@@ -20,7 +20,8 @@ from fedgram.core.layouts import ImageLayout
 from fedgram.core.samples import Array, Integers
 from fedgram.data import synthetic
 from fedgram.data.archives import cifar_folder, idx_folder
-from fedgram.data.dataset import Dataset, Vectors
+from fedgram.data.arrays import require_classes
+from fedgram.data.dataset import REGRESSION, Dataset, Vectors
 from fedgram.errors import DataError, FedgramError
 from fedgram.runtime import files, memory
 from fedgram.runtime.text import clean_name
@@ -51,7 +52,7 @@ def load_vectors(source: str) -> Vectors:
     )
 
 
-def load_dataset(source: str) -> Dataset:
+def load_dataset(source: str, *, task: str | None = None, output_range: Any = None) -> Dataset:
     """Return the data set with this name.
 
     Parameters
@@ -62,12 +63,21 @@ def load_dataset(source: str) -> Dataset:
         folder with the python files of CIFAR. Relative paths are tried as given, then below the
         folder in the environment variable ``FEDGRAM_DATA``. The features of images are their
         pixels.
+    task
+        "regression" if `y` contains numbers: one for each sample, or a row of them.
+    output_range
+        For a regression the lowest and highest possible value of the outputs.
 
     Examples
     --------
     >>> len(load_dataset("digits"))
     1797
     """
+    if task == REGRESSION:
+        named = source == "digits" or source.startswith(f"{synthetic.NAME}:")
+        if named:
+            raise DataError(f"{source}: task: expected classification, got regression")
+        return _numbers(flat(read_arrays(source)), source, output_range)
     if source.startswith(f"{synthetic.NAME}:"):
         return to_dataset(synthetic.read(source).arrays(), source)
     if source == "digits":
@@ -275,6 +285,7 @@ def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
     if given is not None and given.ndim != 1:
         raise DataError(f"{name}: classes: expected a list of names, got shape {given.shape}")
     if given is None:
+        require_classes(np.unique(codes), len(codes), f"{name}: y")
         classes = numbered(codes, name)
     else:
         classes = [clean_name(str(label), f"{name}: class") for label in given]
@@ -290,6 +301,27 @@ def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
         backbone=_word(arrays.get("backbone"), name),
         grid=_grid(arrays.get("grid"), name),
         name=name,
+    )
+
+
+def _numbers(arrays: Mapping[str, Any], name: str, output_range: Any) -> Dataset:
+    """Return the arrays of a regression as a data set."""
+    missing = [key for key in ("x", "y") if key not in arrays]
+    if missing:
+        raise DataError(f"{name}: array {missing[0]!r} is missing; expected x (n, d) and y (n)")
+    return Dataset(
+        arrays["x"],
+        arrays["y"],
+        scale=arrays.get("scale"),
+        offset=arrays.get("offset"),
+        client=_names(arrays.get("client"), f"{name}: client"),
+        domain=_names(arrays.get("domain"), f"{name}: domain"),
+        split=arrays.get("split"),
+        backbone=_word(arrays.get("backbone"), name),
+        grid=_grid(arrays.get("grid"), name),
+        name=name,
+        task=REGRESSION,
+        output_range=output_range,
     )
 
 
@@ -340,7 +372,7 @@ def _codes(y: Array, name: str) -> Integers:
         if not whole:
             raise DataError(
                 f"{name}: y: expected integer class codes from 0, got {y.dtype} values "
-                "(regression is not supported)"
+                "(for numbers use data.task=regression, or task='regression')"
             )
     codes: Integers = y.astype(np.int64)
     return codes

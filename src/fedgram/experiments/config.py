@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from fedgram.data.dataset import Dataset
 from fedgram.data.plan import PartitionPlan, stated
+from fedgram.data.sources import load_dataset
 from fedgram.errors import ConfigError
 from fedgram.experiments.record import Record
 from fedgram.experiments.result import Result
@@ -39,9 +41,26 @@ DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl", "auto")
 
 @dataclass(frozen=True, kw_only=True)
 class Data(PartitionPlan):
-    """Where the samples come from, and how they are partitioned."""
+    """Where the samples come from, what is predicted, and how the samples are partitioned.
+
+    Parameters
+    ----------
+    source
+        The name of the data, or a file.
+    task
+        "classification", or "regression" for numbers; without it classification.
+    output_range
+        For a regression the lowest and highest possible value of the outputs; without it, the range
+        of the data, with a warning.
+    """
 
     source: str = "digits"
+    task: Literal["classification", "regression"] | None = None
+    output_range: tuple[float, float] | None = None
+
+    def load(self) -> Dataset:
+        """Return the data set."""
+        return load_dataset(self.source, task=self.task, output_range=self.output_range)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -283,11 +283,12 @@ def _results(facts: CardFacts) -> str:
     own = [each for each in facts.run.chosen.clients if each.client == facts.client]
     lines += [
         f"| of {_plain(facts.client)} on its own {each.samples} test samples "
-        f"| {percent(each.correct / each.samples)} % |"
+        f"| {percent(each.accuracy)} % |"
         for each in own
         if each.samples
     ]
-    return "\n".join(["## Accuracy\n", "| accuracy | |", "|---|---|", *lines, ""])
+    score = "R2" if facts.run.summary.errors else "Accuracy"
+    return "\n".join([f"## {score}\n", f"| {score} | |", "|---|---|", *lines, ""])
 
 
 def _verify(facts: CardFacts) -> str:

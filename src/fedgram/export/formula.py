@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array, Floats, Space
+from fedgram.core.targets import outputs_named
 from fedgram.errors import ConfigError
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
@@ -151,6 +152,11 @@ def _nearest_mean(model: NearestMean) -> Formula:
 
 
 def _of_weights(model: Any, weights: Floats, shift: Floats) -> Formula:
+    if outputs_named(model.classes):
+        raise ConfigError(
+            "this model cannot be exported: expected a model of classes, got one of numbers; use "
+            "'fedgram predict'"
+        )
     lifted: Space = model.space
     if not lifted.traceable and lifted.steps:
         raise ConfigError(

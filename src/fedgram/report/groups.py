@@ -37,6 +37,10 @@ class MethodSeeds:
         """Return mean and standard deviation of an accuracy or the AUROC in the chosen rounds."""
         return mean_and_std(run.summary.score(name) for run in self.runs)
 
+    def error(self, name: str) -> MeanAndStd | None:
+        """Return mean and standard deviation of the RMSE or MAE of a regression."""
+        return mean_and_std((run.summary.errors or {}).get(name) for run in self.runs)
+
     def cost(self, name: str) -> MeanAndStd | None:
         """Return mean and standard deviation of a cost up to the chosen rounds."""
         return mean_and_std(run.summary.cost(name) for run in self.runs)
@@ -57,6 +61,11 @@ class Comparison:
     def runs(self) -> list[RunRecord]:
         """All runs of all rows."""
         return [run for row in self.rows for run in row.runs]
+
+    @property
+    def numbers(self) -> bool:
+        """Whether numbers are predicted, so that scores are R2 and not accuracies."""
+        return any(run.summary.errors for run in self.runs)
 
     def pairs(self, row: MethodSeeds) -> list[ClientPair]:
         """Return the accuracy of every client with the method and alone, on the same samples."""

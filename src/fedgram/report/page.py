@@ -153,7 +153,35 @@ def _section(comparison: Comparison, place: int, title: str, *, watched: bool) -
         _folded("Digests", tables.digests(comparison.runs), class_="kept"),
         _folded("Exchanges", tables.exchanges(comparison)),
     ]
-    return tag("section", [part for part in parts if part is not None], id=f"s{place}")
+    section = tag("section", [part for part in parts if part is not None], id=f"s{place}")
+    return _of_numbers(section, comparison) if comparison.numbers else section
+
+
+def _of_numbers(section: Markup, comparison: Comparison) -> Markup:
+    """Return a section on a regression: its texts speak of R2 in place of accuracy.
+
+    If a name in the runs contains one of the words, the texts stay, and the note explains them.
+    """
+    found = [
+        *(row.label for row in comparison.rows),
+        *(score.client for run in comparison.runs for score in run.chosen.clients),
+        str(comparison.data),
+    ]
+    if any("accura" in name.lower() for name in found):
+        return section
+    text = str(section)
+    for word, other in _R2_WORDS.items():
+        text = text.replace(word, other)
+    return Markup(text)
+
+
+_R2_WORDS = {
+    "accuracies": "R2 values",
+    "Accuracies": "R2 values",
+    "accuracy": "R2",
+    "Accuracy": "R2",
+    "percentage points": "points",
+}
 
 
 def _block(title: str, content: Markup | None) -> Markup | None:
@@ -187,8 +215,14 @@ def _lead(comparison: Comparison) -> str:
 
 
 def _caption(comparison: Comparison) -> str:
-    meanings = [f"{one.short}: {one.meaning}" for one in ACCURACIES.values()]
+    named = {k: v for k, v in ACCURACIES.items() if not (comparison.numbers and k == "balanced")}
+    meanings = [f"{one.short}: {one.meaning}" for one in named.values()]
     sentence = MARKS + "; ".join(meanings).capitalize() + "."
+    if comparison.numbers:
+        sentence += (
+            " Numbers are predicted: scores are R2, the coefficient of determination, in % (100: "
+            "exact, 0: as good as the mean). RMSE and MAE are in the units of the outputs."
+        )
     counts = {len(row.runs) for row in comparison.rows}
     if max(counts) > 1:
         number = f"{max(counts)} " if len(counts) == 1 else ""

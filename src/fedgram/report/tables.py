@@ -16,6 +16,10 @@ from fedgram.runtime.text import MISSING, percent, size
 
 Header = str | tuple[str, str]  # a name, and what it means
 FULL = 9  # columns from which on deviations are below their means
+ERRORS = {  # of a regression
+    "rmse": "root mean squared error over all test samples, in the units of the outputs",
+    "mae": "mean absolute error over all test samples, in the units of the outputs",
+}
 HEADLINE_COSTS = ("bytes_up", "bytes_down", "flops", "seconds")
 
 
@@ -97,13 +101,9 @@ def headline(comparison: Comparison) -> Markup:
     if len({len(row.runs) for row in rows}) > 1:
         headers.append(("runs", "with different seeds"))
         columns.append([TableCell(content=str(len(r.runs)), value=len(r.runs)) for r in rows])
-    for name, quantity in ACCURACIES.items():
-        headers.append(_header(quantity))
-        columns.append(_marked([row.score(name) for row in rows]))
-    ranked = [row.score("auroc") for row in rows]
-    if any(ranked):
-        headers.append(_header(AUROC))
-        columns.append(_marked(ranked))
+    more_headers, more = _scores(comparison)
+    headers += more_headers
+    columns += more
     if any(row.repeated for row in rows):
         headers += [
             ("round", "the best one on validation samples, and the number of rounds"),
@@ -126,6 +126,27 @@ def headline(comparison: Comparison) -> Markup:
     dense = " dense" if len(headers) > FULL else ""
     body = zip(*columns, strict=True)
     return table(headers, body, class_=f"headline{dense}", methods=range(len(rows)))
+
+
+def _scores(comparison: Comparison) -> tuple[list[Header], list[list[TableCell]]]:
+    """Return the columns of accuracies, or of R2 and errors of a regression."""
+    rows = comparison.rows
+    headers: list[Header] = []
+    columns = []
+    for name, quantity in ACCURACIES.items():
+        if comparison.numbers and name == "balanced":
+            continue
+        headers.append(_header(quantity))
+        columns.append(_marked([row.score(name) for row in rows]))
+    if comparison.numbers:
+        for name, meaning in ERRORS.items():
+            headers.append((name.upper(), meaning))
+            columns.append(_amounts([row.error(name) for row in rows], "{:.4g}".format))
+    ranked = [row.score("auroc") for row in rows]
+    if any(ranked):
+        headers.append(_header(AUROC))
+        columns.append(_marked(ranked))
+    return headers, columns
 
 
 def _header(quantity: Quantity) -> Header:

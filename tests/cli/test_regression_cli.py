@@ -1,0 +1,78 @@
+"""Regression on the command line: run, compare, report, predict, and refusals."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from fedgram.cli import main
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 9))
+    y = 10 * x[:, 0] + 50 + rng.normal(size=200)
+    np.savez("doses.npz", x=x, y=y, client=rng.choice(["north", "south"], size=200))
+    np.savez("new.npz", x=x[:5])
+    np.savez("codes.npz", x=x, y=np.arange(200) * 3)
+    return tmp_path
+
+
+def command(*words):
+    return CliRunner().invoke(main, list(words), env={"COLUMNS": "100"})
+
+
+RUN = ("run", "-s", "data.source=doses.npz", "-s", "data.partition=given")
+NUMBERS = (*RUN, "-s", "data.task=regression", "-s", "data.output_range=[0,100]")
+
+
+def test_a_run_is_recorded_compared_reported_and_predicts(here):
+    done = command(*NUMBERS, "-m", "afl", "-m", "fedhip", "-o", "runs")
+    assert done.exit_code == 0, done.output
+    assert "RMSE" in done.output
+    assert "R2 in %, bytes per client; RMSE and MAE in the units of the outputs" in done.output
+    assert "bal." not in done.output
+    found = json.loads(command("compare", "runs", "--json").stdout)["runs"]
+    assert {run["method"] for run in found} == {"afl", "fedhip"}
+    assert all(run["errors"]["rmse"] < 8 for run in found)
+    assert command("report", "runs", "-o", "report.html").exit_code == 0
+    page = (here / "report.html").read_text("utf-8")
+    assert "RMSE" in page
+    assert "accura" not in page.split("<section")[1].split("</section")[0]
+    model = "runs/fedhip/models/north.safetensors"
+    rows = list(csv.DictReader(io.StringIO(command("predict", model, "new.npz").stdout)))
+    assert list(rows[0]) == ["item", "y"]
+    truth = np.load("doses.npz")["y"][:5]
+    assert np.abs([float(row["y"]) for row in rows] - truth).max() < 15
+    refused = command("export", model, "--to", "onnx", "-o", "out")
+    assert "expected a model of classes, got one of numbers" in refused.output
+
+
+def test_numbers_without_the_task_name_it(here):
+    done = command(*RUN, "-m", "afl")
+    assert done.exit_code == 3
+    assert "data.task=regression" in done.output
+    done = command("run", "-m", "afl", "-s", "data.source=codes.npz")
+    assert done.exit_code == 3
+    assert "200 different numbers such as 0, which look like a quantity" in done.output
+
+
+def test_refusals_name_the_cause_and_the_remedy(here):
+    for change, words in (
+        ("data.output_range=[0,60]", "declare a wider output_range"),
+        ("data.output_range=[0]", "data.output_range = [0]: expected a list of 2"),
+        ("data.task=regresion", "data.task = 'regresion': expected 'classification' or"),
+        ("data.source=digits", "digits: task: expected classification, got regression"),
+    ):
+        done = command(*NUMBERS, "-m", "afl", "-s", change)
+        assert done.exit_code in (2, 3)
+        assert words in done.output
+    done = command(*NUMBERS, "-m", "lda")
+    assert "method lda: expected classes, got numbers of a regression" in done.output
+    with pytest.warns(UserWarning, match="the range of the outputs is taken from the data"):
+        command(*NUMBERS[:-2], "-m", "afl")
