@@ -58,13 +58,14 @@ def completed(text: str, docname: str) -> str:
         if docname == page:
             text = (ROOT / name).read_text(encoding="utf-8")
             return linked(text, ROOT, docname)
+    if shown := re.search(r"^<!-- notebook: (\w+) -->$", text, re.MULTILINE):
+        text = notebook((HERE / "notebooks" / f"{shown.group(1)}.py").read_text(encoding="utf-8"))
     text = _MARK.sub(lambda found: PARTS[found.group(1)](), text)
     if docname == "index":
         text = with_toctrees(text)
-    if docname == "decisions/README":
-        text = (
-            f"{text}\n{toctree(re.findall(r'^[|] .[0-9]+.[(]([^)]+)[.]md[)]', text, re.MULTILINE))}"
-        )
+    if docname in ("decisions/README", "notebooks/README"):
+        rows = re.findall(r"^\| \[[^\]]+\]\(([^)]+)\.md\)", text, re.MULTILINE)
+        text = f"{text}\n{toctree(rows)}"
     return linked(text, (HERE / f"{docname}.md").parent, docname)
 
 
@@ -113,6 +114,29 @@ def toctree(places: list[str], caption: str = "") -> str:
     """Return a hidden table of contents."""
     named = [f":caption: {caption}"] if caption else []
     return "\n".join(["```{toctree}", ":hidden:", *named, "", *places, "```"])
+
+
+def notebook(text: str) -> str:
+    r"""Return a script with cells as a page.
+
+    Examples
+    --------
+    >>> print(notebook("# %% [markdown]\n# Text\n\n# %%\nx = 1\n"))
+    Text
+    <BLANKLINE>
+    ```python
+    x = 1
+    ```
+    """
+    cells = re.split(r"^# %%", text, flags=re.MULTILINE)[1:]
+    parts = []
+    for one in cells:
+        kind, _, body = one.partition("\n")
+        if "markdown" in kind:
+            parts.append(re.sub(r"^# ?", "", body.strip(), flags=re.MULTILINE))
+        else:
+            parts.append(f"```python\n{body.strip()}\n```")
+    return "\n\n".join(parts)
 
 
 def cell(text: str) -> str:

@@ -1,0 +1,283 @@
+"""Every block of code of every page: it runs, or it is a command that cannot run here, and is read.
+
+Blocks of `bash` and `python` of a page run in their order, in one folder with the files that the
+page supposes. A block without a language is for commands that need a network, other machines or a
+service: each of its `fedgram` commands must exist, with its options.
+"""
+
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+import pytest
+
+import fedgram as fg
+from fedgram.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+LANGUAGES = {"", "bash", "python", "toml", "json", "bibtex"}
+ELSEWHERE = {  # pages whose commands run in another test, which looks at what they print
+    "by-files.md": "tests/test_docs.py",
+    "tables.md": "tests/test_docs.py",
+    "report.md": "tests/test_docs.py",
+    "federation.md": "tests/deploy/test_federation_flower.py",
+}
+NEED_VISION = {"tutorial.md", "README.md"}  # the embedded backbone for images, torch among it
+
+
+class Block(NamedTuple):
+    """A block of code of a page."""
+
+    page: Path
+    line: int
+    language: str
+    file: str  # where a reader saves it, if the page says so
+    text: str
+
+    def __str__(self):
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page):
+    """Return the fenced blocks of a page."""
+    found, start = [], None
+    for number, line in enumerate(page.read_text("utf-8").split("\n"), 1):
+        if start is None and (fence := re.fullmatch(r"```(\w*)(?: file=(\S+))?", line)):
+            start, lines = (number, *fence.groups()), []
+        elif line == "```" and start is not None:
+            found.append(Block(page, start[0], start[1], start[2] or "", "\n".join(lines) + "\n"))
+            start = None
+        elif start is not None:
+            lines.append(line)
+        else:
+            assert not line.lstrip().startswith("```"), f"{page.name}:{number}: {line}"
+    assert start is None, f"{page}: a block without an end"
+    return found
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.py"))
+RUN = [page for page in PAGES if any(b.language in ("bash", "python") for b in blocks(page))]
+
+
+def commands(text):
+    """Yield the fedgram commands of a shell text, as lists of words."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        words = words[:-1] if words and words[-1] == "&" else words
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words = words[1:]
+        if words and Path(words[0]).name == "fedgram":
+            yield words[1:]
+
+
+def read(words, command=main):
+    """Read the words of a command as the program does, without running it."""
+    context = click.Context(command, info_name="fedgram")
+    if isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        inner = command.get_command(context, words[0])
+        assert inner is not None, f"{words[0]}: no such command"
+        return read(words[1:], inner)
+    command.make_parser(context).parse_args(list(words))
+    return None
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_block_is_code_that_can_be_read(block):
+    assert block.language in LANGUAGES
+    if block.language == "python" and ">>>" not in block.text:
+        compile(block.text, str(block), "exec")
+    if block.language == "toml":
+        tomllib.loads(block.text)
+    shown = re.search(r"[│─]|^(for|python) |<<'END'", block.text, re.MULTILINE)  # output, scripts
+    if block.language in ("", "bash") and not shown:
+        for words in commands(block.text):
+            read(words)
+
+
+def test_a_command_that_does_not_exist_is_found():
+    (words,) = commands("fedgram run --metod afl  # a comment\n")
+    with pytest.raises(click.NoSuchOption, match="--metod"):
+        read(words)
+    with pytest.raises(AssertionError, match="runn"):
+        read(["runn"])
+
+
+def shell(script, folder):
+    """Run a script as a reader would, with this environment's commands first."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def run(page, folder):
+    """Run the blocks of a page in their order."""
+    session = doctest.DocTestParser()
+    globs = {}
+    for block in blocks(page):
+        if block.file:
+            (folder / block.file).write_text(block.text, "utf-8")
+        elif block.language == "bash":
+            shell(block.text, folder)
+        elif block.language == "python" and ">>>" in block.text:
+            options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+            runner = doctest.DocTestRunner(optionflags=options)
+            test = session.get_doctest(block.text, globs, str(block), str(page), block.line)
+            failed = runner.run(test, clear_globs=False)
+            globs.update(test.globs)
+            assert not failed.failed, f"{block}: see the output of doctest"
+        elif block.language == "python":
+            (folder / "_block.py").write_text(block.text, "utf-8")
+            shell("python _block.py", folder)
+
+
+# Files that pages suppose
+
+
+def photos(folder, *, names=("photos",), number=150):
+    """Draw digits into folders of classes."""
+    image = pytest.importorskip("PIL.Image")
+    digits = fg.load_dataset("digits")
+    for name in names:
+        for i in range(number):
+            place = folder / name / f"digit {digits.y[i]}" / f"{i}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            pixels = np.repeat(np.repeat(16 * digits.x[i].reshape(8, 8), 4, 0), 4, 1)
+            image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(place)
+
+
+def idx(folder):
+    """Write the digits as MNIST's files."""
+    digits = fg.load_dataset("digits")
+    folder.mkdir()
+    for part, rows in {"train": slice(0, 600), "t10k": slice(600, 800)}.items():
+        images = digits.x[rows].reshape(-1, 8, 8).astype(np.uint8) * 15
+        head = b"".join(n.to_bytes(4, "big") for n in (2051, len(images), 8, 8))
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(head + images.tobytes())
+        labels = digits.y[rows].astype(np.uint8)
+        head = b"".join(n.to_bytes(4, "big") for n in (2049, len(labels)))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
+
+
+def reviews(folder):
+    """Write a table of texts."""
+    texts = {"good": "a wonderful stay, friendly people", "bad": "dirty rooms and a cold breakfast"}
+    rows = [f"{i},{label},{text} {i}" for i in range(20) for label, text in texts.items()]
+    (folder / "reviews.csv").write_text("\n".join(["id,stars,text", *rows, ""]))
+
+
+def patients(folder):
+    """Write a table of numbers."""
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{age:.0f},{marker:.2f},{'well' if age / 50 + marker < 2 else 'readmitted'}"
+        for age, marker in zip(rng.normal(60, 15, 120), rng.normal(1, 0.4, 120), strict=True)
+    ]
+    (folder / "patients.csv").write_text("\n".join(["age,marker,outcome", *rows, ""]))
+
+
+def features(folder, name="features.npz"):
+    digits = fg.load_dataset("digits")
+    np.savez(folder / name, x=digits.x, y=digits.y, classes=digits.classes)
+
+
+def for_deep(folder):
+    photos(folder)
+    idx(folder / "mnist")
+    digits = fg.load_dataset("digits")
+    np.savez(folder / "images.npz", x=15 * digits.x.reshape(-1, 8, 8).astype(np.uint8), y=digits.y)
+
+
+def for_export(folder):
+    photos(folder)
+    (folder / "new.png").write_bytes(next((folder / "photos").rglob("*.png")).read_bytes())
+    shell(
+        "fedgram features photos --backbone pixels:8 -o photos.npz\n"
+        "fedgram run -m auto -m afl -s data.source=photos.npz -s data.clients=3 --out runs/first\n"
+        "cp runs/first/afl/models/c0.safetensors north.safetensors",
+        folder,
+    )
+
+
+def for_predict(folder):
+    photos(folder, names=("photos", "unlabelled"))
+    reviews(folder)
+    patients(folder)
+    shell(
+        "run() { fedgram run -m afl -s data.source=$1.npz -s data.clients=2 --out runs/$1\n"
+        "  cp runs/$1/afl/models/c0.safetensors $1.safetensors; }\n"
+        "fedgram features photos --backbone pixels:16 -o photos.npz; run photos\n"
+        "fedgram features reviews.csv --text text --label stars -o reviews.npz; run reviews\n"
+        "fedgram features patients.csv --label outcome -o patients.npz; run patients\n"
+        "cp photos.npz features.npz; cp photos.safetensors south.safetensors",
+        folder,
+    )
+
+
+def for_readme(folder):
+    photos(folder, names=("photos", "new_photos"))
+    reviews(folder)
+    patients(folder)
+
+
+PREPARED = {
+    "README.md": for_readme,
+    "deep.md": for_deep,
+    "deepafl.md": features,
+    "export.md": for_export,
+    "predict.md": for_predict,
+    "report.md": lambda folder: None,
+}
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize(
+    "page", [page for page in RUN if page.name not in ELSEWHERE], ids=lambda page: page.name
+)
+def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
+    if page.name in NEED_VISION:
+        pytest.importorskip("efficientnet_lite_pytorch", reason="needs the extra [vision]")
+    monkeypatch.chdir(tmp_path)
+    PREPARED.get(page.name, lambda folder: None)(tmp_path)
+    run(page, tmp_path)
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("script", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(script, tmp_path):
+    shell(f"python {shlex.quote(str(script))}", tmp_path)
+
+
+def test_every_notebook_has_a_page():
+    shown = [
+        name
+        for page in (ROOT / "docs" / "notebooks").glob("*.md")
+        for name in re.findall(r"^<!-- notebook: (\w+) -->$", page.read_text("utf-8"), re.M)
+    ]
+    assert sorted(shown) == [path.stem for path in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("page", ELSEWHERE)
+def test_what_runs_elsewhere_is_read_there(page):
+    text = (ROOT / ELSEWHERE[page]).read_text("utf-8")
+    assert f'"docs" / "{page}"' in text
