@@ -70,7 +70,9 @@ class Records:
     """All recorded numbers."""
 
     def __init__(self) -> None:
-        self.studies = studies(DOCS / "results" / "studies")
+        found = studies(DOCS / "results" / "studies")
+        # One that is not complete says nothing yet.
+        self.studies = {name: study for name, study in found.items() if study["complete"]}
         self.theorems = json.loads((DOCS / "results" / "theorems.json").read_text("utf-8"))
         self.runs = json.loads((DOCS / "results.json").read_text("utf-8"))["runs"]
 
@@ -108,7 +110,8 @@ class Records:
     def command(self, study: str) -> str:
         """Return the last line of the command that made a study, in one line."""
         text = self.studies[study]["command"].replace("\\\n", " ")
-        line = text.strip().splitlines()[-1].split("  #")[0].split("    #")[0]
+        commands = [line for line in text.strip().splitlines() if line.startswith("fedgram")]
+        line = commands[-1].split("  #")[0].split("    #")[0]
         return f"`{' '.join(line.split())}`"
 
 
