@@ -89,6 +89,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "auto, 4 exchanges": ("auto", {"exchanges": 4}),
     "auto": ("auto", {}),
     "auto, high effort": ("auto", {"effort": "high"}),
+    "auto, 15 exchanges, high effort": ("auto", {"exchanges": 15, "effort": "high"}),
     "fedavg": ("fedavg", {}),
     "fedavg-ft": ("fedavg-ft", {}),
     "ditto": ("ditto", {}),
@@ -96,6 +97,13 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "pfedme": ("pfedme", {}),
 }
 TRAINED = ("fedavg", "fedavg-ft", "ditto", "feddbe", "pfedme")
+DIAL = {  # exchanges of `auto`, by row
+    0: "auto, 0 exchanges",
+    2: "auto, 2 exchanges",
+    4: "auto, 4 exchanges",
+    8: "auto",
+}
+AS_PROTOTYPE = "auto, 15 exchanges, high effort"  # on Banking77 alone: a lift is dear elsewhere
 # What a prototype of `auto` reached on one split of the same data, in %.
 AIMS = {
     "cifar100 0.1": 87.6,
@@ -137,10 +145,18 @@ after an earlier version of this page showed `auto` behind `local` on heart; it 
 left-out loss falls with it. Trained methods had one design of their rate search, made
 with PACS and Banking77 in view. The metric of the softmax steps was changed later, among about
 sixty variants of metric and path, by left-out loss on seven data sets; test accuracies of Banking77
-beside those of a converged softmax regression had prompted it. So far the rows of `logistic` and
-`auto` of banking77 0.1, banking77 0.5 and heart are of the new metric, those of other cells of the
-old one. The rows of `fedhip` were made before it selected its ridge together with alpha. So
+beside those of a converged softmax regression had prompted it. All rows of `auto`, `logistic` and
+`fedhip` were then made anew, in every cell; the other rows were not affected. So
 differences of a few tenths of a point in favor of `auto` are to be confirmed on other data."""
+
+TRIED = """More was tried to close what is left, in short trials that are not stored, judged by the
+loss of left-out samples. Other lifts of the same width (orthogonal projections, random Fourier
+features, absolute values, plain features beside lifted ones) change that loss on Banking77 by about
+as much as another random draw of the same lift does. A second softmax head on lifted features
+lowers it by a few percent there and by less on tables, and test accuracies moved both ways; with it
+an exchange would take several times the bytes. One step on lifted features from the softmax head
+brings less. On CIFAR-100 twice the exchanges lower the loss by one or two percent, without a gain
+of test accuracy. So `auto` was left as it is."""
 
 
 def main() -> None:
@@ -276,6 +292,8 @@ def costs(folder: Path, cell: str) -> None:
 
 
 def wanted(name: str, row: str, seed: int) -> bool:
+    if row == AS_PROTOTYPE:
+        return name == "banking77"
     if row in TRAINED and name in SLOW:
         return seed == 0 and row != "pfedme"
     return True
@@ -433,6 +451,7 @@ def rendered(results: Results) -> Iterator[str]:
     yield "¹ Of fewer seeds: one, or on heart the first few. Paired differences use common seeds."
     yield ""
     yield from verdicts(results)
+    yield from dial(results)
     yield from aims(results)
     yield "## Paired differences"
     yield ""
@@ -527,6 +546,26 @@ def by_seeds(results: Results, cell: str, other: str) -> Iterator[str]:
     yield f"- `auto` minus `{other}` on {cell}, by number of seeds (error over seeds): {words}."
 
 
+def dial(results: Results) -> Iterator[str]:
+    """Show what more exchanges bring, and what they cost."""
+    yield "## Accuracy, exchanges, bytes"
+    yield ""
+    yield (
+        "`auto` by its number of exchanges (residual sums): accuracy in %, and MB per client up "
+        "and down together."
+    )
+    yield ""
+    rows = []
+    for cell in results.cells:
+        row = [cell]
+        for name in DIAL.values():
+            seeds = results.seeds(cell, name)
+            each = [sum(results.runs[cell, name, seed]["bytes"].values()) for seed in seeds]
+            row.append(f"{results.accuracy(cell, name)}, {np.mean(each) / 1e6:.2f} MB")
+        rows.append(row)
+    yield from table(["cell", *(f"{count} exchanges" for count in DIAL)], rows)
+
+
 def aims(results: Results) -> Iterator[str]:
     """Compare with what a prototype reached on one split, and say how much splits differ."""
     yield "## Chance of the split"
@@ -535,24 +574,39 @@ def aims(results: Results) -> Iterator[str]:
         "A prototype of `auto` was run on one split of some cells (softmax regression with nine to "
         "fifteen residual sums, a lift of 4,096). `auto` beside it, in %: seed 0, the mean and "
         "standard deviation over all seeds that were run, and how many standard deviations the "
-        "prototype is above the mean."
+        "prototype is above the mean. Last, `auto` with the prototype's exchanges and lift "
+        '(`exchanges = 15`, `effort = "high"`).'
     )
     yield ""
-    rows = []
+    rows, below = [], []
     for cell in (cell for cell in results.cells if cell in AIMS):
         values = results.spread(cell, "auto")
         mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
+        alike = results.spread(cell, AS_PROTOTYPE)
+        if mean < AIMS[cell]:
+            below.append(f"{cell} by {AIMS[cell] - mean:.2f}")
         rows.append(
             [
                 cell,
                 f"{AIMS[cell]:.1f}",
                 f"{values[0]:.2f}",
-                f"{mean:.2f} ± {deviation:.2f} ({len(values)})",
+                spread(values),
                 f"{(AIMS[cell] - mean) / deviation:+.1f}",
+                spread(alike) if alike else "",
             ]
         )
-    head = ["cell", "prototype", "seed 0", "mean ± deviation (seeds)", "distance"]
+    head = ["cell", "prototype", "seed 0", "mean ± deviation (seeds)", "distance", "as prototype"]
     yield from table(head, rows)
+    if below:
+        yield f"The mean of `auto` is below the prototype on {'; '.join(below)} points."
+        yield ""
+    yield from TRIED.splitlines()
+    yield ""
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean, standard deviation and number of the accuracies of some seeds."""
+    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f} ({len(values)})"
 
 
 def calibrated(results: Results) -> Iterator[str]:
