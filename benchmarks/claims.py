@@ -201,7 +201,7 @@ def fedhip_accuracy(records: Records, claim: Any, _: Any) -> Finding:
     return Finding(
         measured=f"{signed(found)} points against the best of {len(TRAINED)} trained methods on "
         "CIFAR-100 at Dirichlet 0.1, 0.5 and 1 (100 clients); on features this good trained "
-        "personal methods are strong. FedHiP's rows are of its earlier selection of the ridge",
+        "personal methods are strong.",
         verdict=judged(found, claim["least"]),
         command=TABLE_1,
     )
