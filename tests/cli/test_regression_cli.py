@@ -76,3 +76,15 @@ def test_refusals_name_the_cause_and_the_remedy(here):
     assert "method lda: expected classes, got numbers of a regression" in done.output
     with pytest.warns(UserWarning, match="the range of the outputs is taken from the data"):
         command(*NUMBERS[:-2], "-m", "afl")
+
+
+def test_a_model_of_standardized_columns_refuses_raw_ones(here):
+    """Its file does not contain the means: raw columns would be scaled in another way."""
+    done = command(*NUMBERS, "-m", "afl", "-s", "data.standardize=true", "-o", "standard")
+    assert done.exit_code == 0, done.output
+    model = "standard/afl/models/north.safetensors"
+    for words in (("predict", model, "new.npz"), ("export", model, "--to", "onnx", "-o", "out")):
+        done = command(*words)
+        assert done.exit_code in (2, 3)
+        assert "made for standardized columns (data.standardize)" in done.output
+        assert "fedgram features" in done.output

@@ -17,6 +17,7 @@ from fedgram.core.targets import outputs_named
 from fedgram.errors import ConfigError
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
+from fedgram.features.standardize import is_standardized
 from fedgram.models.adjusted import Blend, ClassMasked, Shifted
 from fedgram.models.linear import Linear
 from fedgram.models.nearest_mean import NearestMean
@@ -152,6 +153,12 @@ def _nearest_mean(model: NearestMean) -> Formula:
 
 
 def _of_weights(model: Any, weights: Floats, shift: Floats) -> Formula:
+    if is_standardized(model.space):
+        raise ConfigError(
+            "this model cannot be exported: it was made for standardized columns "
+            "(data.standardize), and does not contain their means; make the features of a table "
+            "with 'fedgram features'"
+        )
     if outputs_named(model.classes):
         raise ConfigError(
             "this model cannot be exported: expected a model of classes, got one of numbers; use "

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive, require_shape, schema_field
-from fedgram.core.samples import Array, Features, Floats, Integers
+from fedgram.core.samples import Array, Features, Floats, Integers, Space
 from fedgram.errors import DataError
 from fedgram.features.grid import Grid
 from fedgram.features.tabular import rescaled
@@ -30,6 +30,7 @@ _HALF = 2**13  # squares are summed in two parts, so that no sum overflows
 _CHECKED = 4096  # rows that are rounded to find lost columns
 _MOST = 0.8  # a column is lost if this fraction of its values fall into one step
 _MOST_LOST = 0.1  # fraction of the columns that may be lost
+STANDARDIZED = "standardized"  # first word of the name of a backbone
 FEW = 8  # with fewer columns, the size of a row is a large part of what it says
 
 
@@ -164,7 +165,7 @@ class Standardization:
     @property
     def backbone(self) -> str:
         """Name in feature spaces: sums with another standardization do not add."""
-        return f"standardized {codec.digest([self.mean, self.deviation])[:16]}"
+        return f"{STANDARDIZED} {codec.digest([self.mean, self.deviation])[:16]}"
 
     def __call__(self, x: Array, grid: Grid) -> Features:
         """Return the standardized rows on the grid, with the constant.
@@ -181,6 +182,14 @@ class Standardization:
             return grid(standard, backbone=self.backbone)
         clipped = np.clip(standard, -grid.reach, grid.reach)
         return grid.stored(grid.levels(rescaled(clipped, 1.0)), backbone=self.backbone)
+
+
+def is_standardized(space: Space) -> bool:
+    """Whether features were raw columns that were standardized before the grid.
+
+    A model file does not contain the means and deviations, so raw columns must not be given to it.
+    """
+    return space.backbone.partition(" ")[0] == STANDARDIZED
 
 
 def require_kept(x: Array, grid: Grid, name: str, columns: Sequence[str] = ()) -> None:

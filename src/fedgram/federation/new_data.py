@@ -26,6 +26,7 @@ from fedgram.errors import ConfigError, DataError, MismatchError, RowError
 from fedgram.features.backbones.registry import Backbone, Staged, find
 from fedgram.features.extract import decoded
 from fedgram.features.grid import Grid
+from fedgram.features.standardize import is_standardized
 from fedgram.features.tabular import rows as table_rows
 from fedgram.federation.federated_dataset import gridded
 from fedgram.runtime.settings import propose
@@ -374,6 +375,12 @@ def _require_source(found: Vectors, space: Space, source: str) -> None:
         raise DataError(
             f"{source}: the model was made for {space.backbone}; give a table with these columns, "
             "or its features"
+        )
+    if is_standardized(space) and not found.backbone:
+        raise DataError(
+            f"{source}: the model was made for standardized columns (data.standardize), and its "
+            "file does not contain their means; predict in Python with result.models, or make the "
+            "features of a table with 'fedgram features'"
         )
     if found.backbone and found.backbone != space.backbone:
         raise MismatchError(
