@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections import Counter
@@ -533,7 +534,8 @@ def test_a_ledger_gives_the_ridge_head_of_logistic_at_once(ledger, tmp_path):
         ok("ledger", "join", "all", "west")
     assert solved("all")["samples"] == 120
     ok("personalize", "never.head", "north.npz", "-o", "model")
-    names = [line.split(",")[1] for line in ok("predict", "model", "north.npz").splitlines()[1:]]
+    lines = csv.DictReader(ok("predict", "model", "north.npz").splitlines())
+    names = [line["name"] for line in lines]
     with np.load("north.npz") as truth:
         assert np.mean(np.array(names) == truth["classes"][truth["y"]]) > 0.8
 
