@@ -34,6 +34,7 @@ ELSEWHERE = {  # pages whose commands run in another test, which looks at what t
     "report.md": "tests/test_docs.py",
     "federation.md": "tests/deploy/test_federation_flower.py",
 }
+DOCTESTED = {"README.md", "python.md"}  # in every run of the tests: pyproject.toml
 NEED_VISION = {"tutorial.md", "README.md"}  # the embedded backbone for images, torch among it
 
 
@@ -131,15 +132,17 @@ def shell(script, folder):
 
 
 def run(page, folder):
-    """Run the blocks of a page in their order."""
+    """Run the blocks of a page in their order; those of Python share their names."""
     session = doctest.DocTestParser()
-    globs = {}
+    globs, names = {}, {"__name__": "__main__"}
     for block in blocks(page):
         if block.file:
             (folder / block.file).write_text(block.text, "utf-8")
         elif block.language == "bash":
             shell(block.text, folder)
         elif block.language == "python" and ">>>" in block.text:
+            if page.name in DOCTESTED:
+                continue
             options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
             runner = doctest.DocTestRunner(optionflags=options)
             test = session.get_doctest(block.text, globs, str(block), str(page), block.line)
@@ -147,8 +150,7 @@ def run(page, folder):
             globs.update(test.globs)
             assert not failed.failed, f"{block}: see the output of doctest"
         elif block.language == "python":
-            (folder / "_block.py").write_text(block.text, "utf-8")
-            shell("python _block.py", folder)
+            exec(compile(block.text, str(block), "exec"), names)
 
 
 # Files that pages suppose
@@ -170,7 +172,7 @@ def idx(folder):
     """Write the digits as MNIST's files."""
     digits = fg.load_dataset("digits")
     folder.mkdir()
-    for part, rows in {"train": slice(0, 600), "t10k": slice(600, 800)}.items():
+    for part, rows in {"train": slice(0, 300), "t10k": slice(300, 400)}.items():
         images = digits.x[rows].reshape(-1, 8, 8).astype(np.uint8) * 15
         head = b"".join(n.to_bytes(4, "big") for n in (2051, len(images), 8, 8))
         (folder / f"{part}-images-idx3-ubyte").write_bytes(head + images.tobytes())
@@ -181,7 +183,10 @@ def idx(folder):
 
 def reviews(folder):
     """Write a table of texts."""
-    texts = {"good": "a wonderful stay, friendly people", "bad": "dirty rooms and a cold breakfast"}
+    texts = {
+        "good": "a wonderful stay and friendly people",
+        "bad": "dirty rooms and a cold breakfast",
+    }
     rows = [f"{i},{label},{text} {i}" for i in range(20) for label, text in texts.items()]
     (folder / "reviews.csv").write_text("\n".join(["id,stars,text", *rows, ""]))
 
@@ -196,16 +201,20 @@ def patients(folder):
     (folder / "patients.csv").write_text("\n".join(["age,marker,outcome", *rows, ""]))
 
 
-def features(folder, name="features.npz"):
+def features(folder):
     digits = fg.load_dataset("digits")
-    np.savez(folder / name, x=digits.x, y=digits.y, classes=digits.classes)
+    np.savez(folder / "features.npz", x=digits.x[:300], y=digits.y[:300], classes=digits.classes)
 
 
 def for_deep(folder):
-    photos(folder)
+    photos(folder, number=60)
     idx(folder / "mnist")
     digits = fg.load_dataset("digits")
-    np.savez(folder / "images.npz", x=15 * digits.x.reshape(-1, 8, 8).astype(np.uint8), y=digits.y)
+    np.savez(
+        folder / "images.npz",
+        x=15 * digits.x[:300].reshape(-1, 8, 8).astype(np.uint8),
+        y=digits.y[:300],
+    )
 
 
 def for_export(folder):
@@ -277,7 +286,36 @@ def test_every_notebook_has_a_page():
     assert sorted(shown) == [path.stem for path in NOTEBOOKS]
 
 
+@pytest.mark.parametrize("page", DOCTESTED)
+def test_what_is_doctested_always_is_among_the_settings_of_the_tests(page, pytestconfig):
+    found = [Path(name).name for name in pytestconfig.getini("testpaths")]
+    assert page in found
+
+
 @pytest.mark.parametrize("page", ELSEWHERE)
 def test_what_runs_elsewhere_is_read_there(page):
     text = (ROOT / ELSEWHERE[page]).read_text("utf-8")
     assert f'"docs" / "{page}"' in text
+
+
+FIGURE = ROOT / "docs" / "clients.svg"
+RENEW = "FEDGRAM_RENEW_SNAPSHOTS"
+
+
+def accuracies(text):
+    """Return the rows of accuracies of the table of a run."""
+    return re.findall(r"^ (\w+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+) ", text, re.MULTILINE)
+
+
+@pytest.mark.docs
+def test_the_table_and_the_figure_of_the_readme_are_those_of_a_run(tmp_path):
+    stored = accuracies((ROOT / "README.md").read_text("utf-8"))
+    assert len(stored) == 5
+    assert accuracies(shell("COLUMNS=80 fedgram run", tmp_path)) == stored
+    federated = fg.federate(fg.load_dataset("digits"), clients=20, alpha=0.1)
+    results = fg.run(["local", "afl", "fedhip", "apfl", "auto"], federated)
+    results.plot().save(tmp_path / "clients.svg")
+    made = (tmp_path / "clients.svg").read_text("utf-8")
+    if os.environ.get(RENEW):
+        FIGURE.write_text(made, "utf-8")
+    assert made == FIGURE.read_text("utf-8"), f"renew it: {RENEW}=1, this test; git diff {FIGURE}"
