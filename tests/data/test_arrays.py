@@ -120,3 +120,13 @@ def test_a_column_of_words_is_named():
 def test_labels_of_two_types_are_refused():
     with pytest.raises(DataError, match="expected labels of one type, got int and str"):
         coded(np.array(["a", 1], object))
+
+
+@pytest.mark.parametrize("argument", ["y", "clients"])
+def test_a_column_that_was_left_over_is_named(argument):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": X[:, 0], "left": [0, 1, 0, 1, 0, 1]})
+    given = {"y": Y, "clients": None} | {argument: frame["left"]}
+    with pytest.raises(DataError, match=f"X: column 'left' is {argument} too, and would become"):
+        Dataset(frame, **given)
+    assert Dataset(frame.drop(columns="left"), **given).columns == ("age",)

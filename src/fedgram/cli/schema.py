@@ -34,6 +34,27 @@ _HEADER = """\
 """
 
 
+_IDS = ("id", "index", "row", "unnamed: 0")  # names of columns that number the rows
+_NAMED = 12  # columns that are listed
+
+
+def _echo_used(columns: Sequence[str]) -> None:
+    """Name the columns that become features, so that one that was left over is seen."""
+    more = f" and {len(columns) - _NAMED} more" if len(columns) > _NAMED else ""
+    say(
+        f"columns that become features: {', '.join(columns[:_NAMED])}{more}; leave others out with "
+        "--without NAME",
+        err=True,
+    )
+    for name in columns:
+        if name.lower() in _IDS or name.lower().endswith(("_id", " id")):
+            say(
+                f"warning: column {name!r} becomes a feature, but its name is that of an "
+                f"identifier; use --without {name!r}, or --client {name!r}",
+                err=True,
+            )
+
+
 def table_features(
     path: Path,
     out: Path,
@@ -78,6 +99,7 @@ def table_features(
             )
         agreed, left_out = draft_for_file(path, label=columns.label, without=[*named, *without])
         _echo_left_out(left_out)
+        _echo_used(list(agreed.columns))
         kept = out.with_name(f"{out.stem}.schema.toml")
         files.write(kept, agreed.toml())
         say(

@@ -105,6 +105,7 @@ class Dataset:
     targets: Targets | None = None
 
     def __post_init__(self, clients: Any, output_range: Any) -> None:
+        self._refuse_left_over(clients)
         if self.task not in TASKS:
             raise DataError(f"task: expected one of {', '.join(TASKS)}, got {self.task!r}")
         if self.task == REGRESSION and self.targets is None:
@@ -135,6 +136,17 @@ class Dataset:
                 self._set(labels=found.values)
         elif not len(self.labels):
             self._set(labels=np.array(self.classes))
+
+    def _refuse_left_over(self, clients: Any) -> None:
+        """Raise DataError if the labels or the clients are among the columns of a frame."""
+        columns = [str(name) for name in getattr(self.x, "columns", ())]
+        for argument, given in (("y", self.y), ("clients", clients)):
+            name = getattr(given, "name", None)
+            if isinstance(name, str) and name in columns:
+                raise DataError(
+                    f"X: column {name!r} is {argument} too, and would become a feature; expected X "
+                    f"without it: X.drop(columns={name!r})"
+                )
 
     def _take_outputs(self, output_range: Any) -> None:
         """Turn numbers into outputs in fixed point, and group samples by the first output."""

@@ -1,4 +1,4 @@
-"""Regression on the command line: run, compare, report, predict, and refusals."""
+"""Regression on the command line, and columns of tables: results and refusals."""
 
 import csv
 import io
@@ -88,3 +88,16 @@ def test_a_model_of_standardized_columns_refuses_raw_ones(here):
         assert done.exit_code in (2, 3)
         assert "made for standardized columns (data.standardize)" in done.output
         assert "fedgram features" in done.output
+
+
+def test_columns_of_a_table_that_become_features_are_named(here):
+    rows = "".join(f"{k},{20 + k % 30},{'no' if k % 2 else 'yes'}\n" for k in range(40))
+    (here / "t.csv").write_text("patient_id,age,outcome\n" + rows, "utf-8")
+    done = command("features", "t.csv", "--label", "outcome", "-o", "t.npz")
+    assert done.exit_code == 0, done.output
+    assert "columns that become features: patient_id, age; leave others out with" in done.stderr
+    assert "warning: column 'patient_id' becomes a feature" in done.stderr
+    done = command(
+        "features", "t.csv", "--label", "outcome", "--without", "patient_id", "-o", "u.npz"
+    )
+    assert "warning" not in done.stderr
