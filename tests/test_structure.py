@@ -80,6 +80,21 @@ def test_a_help_text_is_the_stored_one(words):
     require_stored("help_" + "_".join(words[1:] or words), HELPS[words])
 
 
+def commands(command, words=("fedgram",)):
+    """Yield the words of every command that is not a group."""
+    if not isinstance(command, click.Group):
+        yield words
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        yield from commands(command.get_command(context, name), (*words, name))
+
+
+@pytest.mark.parametrize("words", list(commands(main)), ids=" ".join)
+def test_every_help_text_has_an_example_of_its_command(words):
+    assert f"Example: {' '.join(words)}" in " ".join(HELPS[words].split())
+
+
 def test_there_are_no_snapshots_of_what_is_gone():
     expected = {"public_names", *("help_" + "_".join(words[1:] or words) for words in HELPS)}
     assert {path.stem for path in SNAPSHOTS.glob("*.txt")} == expected

@@ -257,11 +257,11 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     assert "cannot be written" in done.stderr
 
 
-def test_a_folder_that_holds_the_run_is_refused(tmp_path):
+def test_a_folder_that_holds_another_run_is_refused(tmp_path):
     assert cli("run", "-m", "afl", *SMALL, "--out", tmp_path).exit_code == 0
-    done = cli("run", "-m", "afl", *SMALL, "--out", tmp_path)
+    done = cli("run", "-m", "afl", *SMALL, "-s", "data.seed=9", "--out", tmp_path)
     assert done.exit_code == 3
-    assert "holds a run already" in done.stderr
+    assert "holds a run with other settings (data.seed = 0, here 9)" in done.stderr
 
 
 def test_the_search_for_a_rate_is_printed_recorded_and_reported(tmp_path):

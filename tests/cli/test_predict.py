@@ -58,7 +58,7 @@ def here(tmp_path_factory):
     done("features", folder / "known", "--backbone", "pixels:2", "-o", folder / "known.npz")
     own = ["-s", f"data.source={folder / 'known.npz'}", "-s", "data.clients=2"]
     own += ["-s", "data.partition=iid"]
-    done("run", "-m", "afl", "-m", "auto", *own, "--out", folder / "runs")
+    done("run", "-m", "afl", "-m", "auto", *own, "--keep-models", "all", "--out", folder / "runs")
     return folder
 
 

@@ -32,6 +32,8 @@ from fedgram.features.grid import Grid
 from fedgram.federation.new_data import NewData
 from fedgram.models.adjusted import ClassMasked, Shifted
 from fedgram.models.linear import Linear
+from fedgram.models.model import Calibration
+from fedgram.models.saved import SavedModel
 
 onnxruntime = pytest.importorskip("onnxruntime")
 # Settings by method: with lifts, masks, priors, several heads.
@@ -51,6 +53,7 @@ METHODS = {
     "prior": {},
     "closed-ditto": {},
 }
+ALL = ("--keep-models", "all")
 BLOCK = "import sys; sys.modules['fedgram'] = None\n"
 
 
@@ -64,7 +67,7 @@ def models(digits):
     plan = fg.PartitionPlan(clients=4, partition="dirichlet", dirichlet=0.3)
     federated = fg.federate(digits, plan)
     return {
-        name: fg.run(fg.create_method(name.split()[0], settings), federated).models["c1"]
+        name: fg.run(fg.create_method(name.split()[0], settings), federated).predictors["c1"]
         for name, settings in METHODS.items()
     }
 
@@ -212,6 +215,54 @@ def test_the_estimator_works_in_scikit_learn(models, digits, tmp_path):
             estimator.predict(bad)
 
 
+# Calibration and raw columns
+
+
+def require_like(model, x, folder):
+    """Export a model of a result, and compare scores and probabilities on raw samples."""
+    export_model(model, folder / "onnx", to="onnx")
+    export_model(model, folder / "sklearn", to="sklearn")
+    found = run_onnx(folder / "onnx", features=x)
+    estimator = standalone(folder / "sklearn")(str(folder / "sklearn"))
+    scores, shares = model.decision_function(x), model.predict_proba(x)
+    for again in (found["scores"], estimator.decision_function(x)):
+        np.testing.assert_allclose(again, scores, atol=1e-11 * np.abs(scores).max())
+    for again in (found["probabilities"], estimator.predict_proba(x)):
+        np.testing.assert_allclose(again, shares, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["apfl-linear", "logistic"])
+def test_a_calibrated_model_has_its_probabilities(digits, tmp_path, method):
+    federated = fg.federate(digits, fg.PartitionPlan(clients=3, partition="iid"))
+    model = fg.run(method, federated).models["c1"]
+    require_like(model, digits.x[:80].astype(np.float64), tmp_path)
+
+
+@pytest.mark.parametrize(("power", "sharpness"), [(3.0, 0.0), (2.0, 4.0), (0.5, 64.0)])
+def test_every_calibration_is_the_same(tmp_path, power, sharpness):
+    rng = np.random.default_rng(2)
+    space = Grid().space(4)
+    head = Linear(weights=rng.normal(size=(5, 3)), space=space, classes=("a", "b", "c"))
+    calibration = Calibration(power=power, sharpness=sharpness)
+    held = SavedModel(model=head, calibration=calibration)
+    x = rng.normal(size=(60, 4))
+    export_model(held, tmp_path, to="onnx")
+    shares = run_onnx(tmp_path, features=x)["probabilities"]
+    np.testing.assert_allclose(shares, held.probabilities(Grid()(x)), atol=1e-12)
+
+
+def test_raw_columns_are_standardized_in_the_file(tmp_path):
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(150, 5)) * [1, 1000, 0.01, 5, 30] + [0, 5000, 1, -3, 7]
+    y = np.where(x[:, 1] > 5000, "high", "low")
+    data = fg.Dataset(x, y, np.arange(150) % 3, standardize=True)
+    model = fg.run("afl", fg.federate(data)).models["1"]
+    assert model.inputs.standardization is not None
+    require_like(model, x[:40], tmp_path)
+    with pytest.raises(ConfigError, match="whose columns are not features yet"):
+        export_model(model.predictor, tmp_path)
+
+
 # Images
 
 
@@ -304,7 +355,7 @@ def pictures(tmp_path_factory, network):
         source = folder / f"{name}.npz"
         done("features", folder / "known", "--backbone", backbone, "-o", source)
         given = ["-s", f"data.source={source}", "-s", "data.clients=2", "-s", "data.partition=iid"]
-        done("run", "-m", "auto", "-m", "apfl", *given, "--out", folder / name)
+        done("run", "-m", "auto", "-m", "apfl", *given, *ALL, "--out", folder / name)
     return folder
 
 
@@ -388,16 +439,18 @@ def refused(text, *words):
 
 def test_what_cannot_be_exported_says_why(tmp_path, digits):
     federated = fg.federate(digits, fg.PartitionPlan(clients=2, partition="iid"))
-    trained = fg.run(fg.create_method("fedavg", {"rounds": 1, "rate": 0.1}), federated).models["c0"]
+    trained = fg.run(fg.create_method("fedavg", {"rounds": 1, "rate": 0.1}), federated).predictors[
+        "c0"
+    ]
     with pytest.raises(ConfigError, match="a TrainedModel cannot be exported: expected linear"):
         export_model(trained, tmp_path)
-    deep = fg.run(fg.create_method("deepafl", {"blocks": 1}), federated).models["c0"]
+    deep = fg.run(fg.create_method("deepafl", {"blocks": 1}), federated).predictors["c0"]
     with pytest.raises(ConfigError, match="cannot be exported"):
         export_model(deep, tmp_path)
     lift = fg.create_method("afl", {"lift": {"width": 20}})
     plain = fg.federate(digits, fg.PartitionPlan(clients=2, partition="iid"), fg.Grid(bits="off"))
     with pytest.raises(ConfigError, match="off the grid; use grid"):
-        export_model(fg.run(lift, plain).models["c0"], tmp_path)
+        export_model(fg.run(lift, plain).predictors["c0"], tmp_path)
     masked = ClassMasked(
         model=Linear(weights=np.ones((3, 2)), space=Grid().space(2), classes=("a", "b")),
         allowed=np.array([True, False]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from fedgram.cli.root import main, say
 from fedgram.errors import ConfigError
 from fedgram.export.folder import TARGETS, Target, export_model
 from fedgram.federation.new_data import backbone_of
+from fedgram.models.saved import opened
 from fedgram.runtime.text import size
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -47,7 +49,7 @@ def export(model: Path, to: Target, out: Path | None, given: str, backbone: str 
     folder = out or model.with_name(f"{model.stem}-{to}")
     value = loaded(model)
     with consistent(model):
-        head = predictor_of(value, model)
+        head = replace(opened(value), model=predictor_of(value, model))
         found = None
         if given == "image":
             found = backbone_of(head.space, given=backbone or "", near=model.parent)

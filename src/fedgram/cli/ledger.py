@@ -99,6 +99,8 @@ def init(ledger: Path, classes: str | None, key: Path | None) -> None:
     """Create an empty ledger, and the key that signs its history.
 
     The key is created if its file is missing. Let auditors write down its fingerprint.
+
+    Example: fedgram ledger init study.ledger --classes cat,dog
     """
     fixed = classes.split(",") if classes else None
     if key is None and signing.available():
@@ -113,7 +115,10 @@ def init(ledger: Path, classes: str | None, key: Path | None) -> None:
 @click.option("--change", type=PATH, help="Sign with the key in this file from now on.")
 @click.option("--lost", is_flag=True, help="With --change: the old key is lost and cannot sign it.")
 def key(ledger: Path, change: Path | None, lost: bool) -> None:
-    """Print the fingerprint of the key that signs the history, or change the key."""
+    """Print the fingerprint of the key that signs the history, or change the key.
+
+    Example: fedgram ledger key study.ledger
+    """
     with _to_change(ledger) as book:
         if change:
             book.change_key(change, lost=lost)
@@ -124,7 +129,10 @@ def key(ledger: Path, change: Path | None, lost: bool) -> None:
 @ledger_argument
 @click.option("-o", "--out", type=PATH, required=True, help="File to write.")
 def export(ledger: Path, out: Path) -> None:
-    """Write the signed history for an auditor, and record that it was exported."""
+    """Write the signed history for an auditor, and record that it was exported.
+
+    Example: fedgram ledger export study.ledger -o history.json
+    """
     files.require_writable(out)
     with _to_change(ledger) as book:
         found = book.export()
@@ -136,7 +144,10 @@ def export(ledger: Path, out: Path) -> None:
 @ledger_argument
 @click.argument("contributions", nargs=-1, required=True, type=PATH)
 def join(ledger: Path, contributions: tuple[Path, ...]) -> None:
-    """Add the contributions of new members."""
+    """Add the contributions of new members.
+
+    Example: fedgram ledger join study.ledger north.contribution south.contribution
+    """
     with _to_change(ledger) as book:
         for part in _contributions(contributions):
             book.join(part.client, part.statistics, tag=part.tag)
@@ -147,7 +158,10 @@ def join(ledger: Path, contributions: tuple[Path, ...]) -> None:
 @ledger_argument
 @click.argument("contributions", nargs=-1, required=True, type=PATH)
 def stream(ledger: Path, contributions: tuple[Path, ...]) -> None:
-    """Add increments of members; an increment made with --remove removes samples."""
+    """Add increments of members; an increment made with --remove removes samples.
+
+    Example: fedgram ledger stream study.ledger north-more.contribution
+    """
     with _to_change(ledger) as book:
         for part in _contributions(contributions):
             book.stream(part.client, part.statistics, tag=part.tag)
@@ -158,7 +172,10 @@ def stream(ledger: Path, contributions: tuple[Path, ...]) -> None:
 @ledger_argument
 @click.argument("client")
 def leave(ledger: Path, client: str) -> None:
-    """Remove a member from the total; its contributions are kept for audit."""
+    """Remove a member from the total; its contributions are kept for audit.
+
+    Example: fedgram ledger leave study.ledger north
+    """
     with _to_change(ledger) as book:
         client = _member(book, client)
         book.leave(client)
@@ -170,7 +187,10 @@ def leave(ledger: Path, client: str) -> None:
 @click.argument("client")
 @click.option("--certificate", type=PATH, help="File to write the certificate to.")
 def forget(ledger: Path, client: str, certificate: Path | None) -> None:
-    """Remove a client, erase all its contributions, and print a certificate."""
+    """Remove a client, erase all its contributions, and print a certificate.
+
+    Example: fedgram ledger forget study.ledger north --certificate north.json
+    """
     if certificate:
         files.require_writable(certificate)
     with _to_change(ledger) as book:
@@ -190,7 +210,10 @@ def forget(ledger: Path, client: str, certificate: Path | None) -> None:
 @ledger_argument
 @click.argument("client")
 def certificate(ledger: Path, client: str) -> None:
-    """Print the certificate of a forgotten client again."""
+    """Print the certificate of a forgotten client again.
+
+    Example: fedgram ledger certificate study.ledger north
+    """
     with Ledger.open(ledger) as book:
         found = book.certificates(client)
     if not found:
@@ -202,7 +225,10 @@ def certificate(ledger: Path, client: str) -> None:
 @ledger_argument
 @json_option
 def show(ledger: Path, as_json: bool) -> None:
-    """Show members, total and history."""
+    """Show members, total and history.
+
+    Example: fedgram ledger show study.ledger
+    """
     with Ledger.open(ledger) as book:
         total, history = book.total, book.history()
         about: dict[str, Any] = {
@@ -235,7 +261,10 @@ def show(ledger: Path, as_json: bool) -> None:
 @ledger_argument
 @click.argument("certificate", required=False, type=PATH)
 def verify(ledger: Path, certificate: Path | None) -> None:
-    """Recompute the total from the stored contributions, and check a certificate."""
+    """Recompute the total from the stored contributions, and check a certificate.
+
+    Example: fedgram ledger verify study.ledger north.json
+    """
     shown = None
     if certificate:
         try:
@@ -258,6 +287,8 @@ def screen_members(ledger: Path, as_json: bool) -> None:
     """Look for contributions that contradict or harm the others.
 
     Nothing is changed. A warning is a question to the site, not a proof.
+
+    Example: fedgram ledger screen study.ledger
     """
     with Ledger.open(ledger) as book:
         classes = book.total.classes

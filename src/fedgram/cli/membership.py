@@ -27,7 +27,10 @@ PATH = click.Path(path_type=Path, dir_okay=False)
 @folder_argument
 @json_option
 def status(folder: Path, as_json: bool) -> None:
-    """Show the members of the totals, the excluded sites, and the results of the runs."""
+    """Show the members of the totals, the excluded sites, and the results of the runs.
+
+    Example: fedgram federation status study
+    """
     found = _membership(folder).status()
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -69,6 +72,8 @@ def forget(folder: Path, client: str) -> None:
     """Remove a site from every total, erase all it sent, and print certificates.
 
     The next runs exclude the site until 'admit'.
+
+    Example: fedgram federation forget study north
     """
     membership = _membership(folder)
     _echo_certificates(membership.forget(client))
@@ -87,7 +92,10 @@ def forget(folder: Path, client: str) -> None:
 @folder_argument
 @click.argument("client")
 def certificate(folder: Path, client: str) -> None:
-    """Write and print the certificates of a forgotten site again."""
+    """Write and print the certificates of a forgotten site again.
+
+    Example: fedgram federation certificate study north
+    """
     _echo_certificates(_membership(folder).certificates(client))
 
 
@@ -95,7 +103,10 @@ def certificate(folder: Path, client: str) -> None:
 @folder_argument
 @click.argument("client")
 def admit(folder: Path, client: str) -> None:
-    """Admit a site that has left, or was forgotten, to the next run."""
+    """Admit a site that has left, or was forgotten, to the next run.
+
+    Example: fedgram federation admit study north
+    """
     _membership(folder).admit(client)
     say(f"{client}: admitted to the next run")
 
@@ -107,6 +118,8 @@ def verify(folder: Path, certificate: Path | None) -> None:
     """Recompute every total, check histories and a certificate, and search for residue.
 
     Residue is what a forgotten site sent and what is still in a file of the server.
+
+    Example: fedgram federation verify study north.json
     """
     membership = _membership(folder)
     for name, digest in membership.verify(certificate).items():
@@ -142,7 +155,10 @@ def withdraw(site: Path, method: str, out: Path) -> None:
 @folder_argument
 @click.argument("withdrawal", type=PATH)
 def accept(folder: Path, withdrawal: Path) -> None:
-    """At the server: subtract a signed withdrawal from its total, and print the certificate."""
+    """At the server: subtract a signed withdrawal from its total, and print the certificate.
+
+    Example: fedgram federation accept study north.withdrawal
+    """
     project = Project.open(folder)
     certificate = _withdrawal().accept(project, withdrawal)
     _echo_certificates([Membership(folder=project.server).certify(certificate)])

@@ -40,7 +40,8 @@ def personalize(
 
     Example: fedgram personalize shared.safetensors north/features.npz -o north.safetensors
     """
-    published, schema = opened(loaded(shared))
+    held = opened(loaded(shared))
+    published = held.model
     if not isinstance(published, Published):
         raise DataError(
             f"{shared}: holds a {type(published).__name__}; use what 'fedgram ledger solve' or "
@@ -61,7 +62,8 @@ def personalize(
         samples = replace(samples, labels=samples.labels.relabel(common.classes))
         site = Client(id="site", train=samples, valid=samples.take([]))
         model = method.personalize(site, part_for(common, site.id))
-    codec.save(out, saved(model, schema or load_schema(data)))
+    schema = held.schema or load_schema(data)
+    codec.save(out, saved(replace(held, model=model, schema=schema)))
     write_personal_card(out, model, published, len(samples))
     say(f"{out}: a personal model from {len(samples)} samples")
 
@@ -88,7 +90,7 @@ def loaded(path: Path) -> Any:
 
 def predictor_of(value: Any, path: Path) -> Any:
     """Return the model in the value of a file, which may be shared by all; see `loaded`."""
-    head, _ = opened(value)
+    head = opened(value).model
     if isinstance(head, Published | Shared):
         head = head.predictor()
     if not (callable(head) and hasattr(head, "space") and hasattr(head, "classes")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,14 @@ import numpy as np
 from fedgram.cli.ledger import PATH
 from fedgram.cli.models import consistent, loaded, predictor_of
 from fedgram.cli.root import main, say
-from fedgram.core.samples import Floats
+from fedgram.core.samples import Features, Floats
 from fedgram.core.targets import outputs_named, real
 from fedgram.data.table_writer import FORMATS, TableFormat, csv_text, format_of, writer
 from fedgram.data.tabular.schema import Schema
 from fedgram.errors import DataError
 from fedgram.federation.new_data import NewData
-from fedgram.models.saved import opened
+from fedgram.models.saved import SavedModel, opened
 from fedgram.runtime.text import escaped
-from fedgram.selection.pool import LogLinear
 
 
 @main.command()
@@ -83,11 +82,12 @@ def predict(
         text=text,
         name=name,
         schema=agreed,
+        standardization=opened(value).standardization,
         batch=batch,
         broken="skip" if skip_broken else "refuse",
     )
     with consistent(model):
-        head = predictor_of(value, model)
+        head = replace(opened(value), model=predictor_of(value, model))
     found = _columns(head, model, inputs, data)
     if target is None:
         for number, each in enumerate(found):
@@ -116,18 +116,21 @@ def predicted(model: Path, data: str, schema: Path | None) -> tuple[Floats, tupl
     value = loaded(model)
     agreed = Schema.load(schema) if schema else _own_schema(value, model)
     with consistent(model):
-        head = predictor_of(value, model)
-        batches = NewData(schema=agreed, near=model.parent).batches(data, head.space)
+        head = replace(opened(value), model=predictor_of(value, model))
+        known = NewData(
+            schema=agreed, standardization=opened(value).standardization, near=model.parent
+        )
+        batches = known.batches(data, head.space)
         scores = [_scores(head, batch.features, model) for batch in batches]
     return np.concatenate(scores), tuple(head.classes)
 
 
 def _own_schema(value: Any, path: Path) -> Schema | None:
-    _, text = opened(value)
-    if not text:
+    held = opened(value)
+    if not held.schema:
         return None
     try:
-        return Schema.parsed(text)
+        return Schema.parsed(held.schema)
     except Exception as error:
         raise DataError(f"{path}: its schema cannot be read ({error}); make it again") from error
 
@@ -144,9 +147,9 @@ class _Predictions:
 
 
 def _columns(
-    head: Any, model: Path, inputs: tuple[str, ...], data: NewData
+    head: SavedModel, model: Path, inputs: tuple[str, ...], data: NewData
 ) -> Iterator[_Predictions]:
-    kind = "probability" if isinstance(head, LogLinear) else "score"
+    kind = "probability" if head.has_probabilities else "score"
     several = len(inputs) > 1
     for source in inputs:
         for batch in data.batches(source, head.space):
@@ -181,9 +184,9 @@ def _item(source: str, name: str) -> str:
     return str(Path(source) / name) if Path(source).is_dir() else f"{source}:{name}"
 
 
-def _scores(head: Any, features: Any, model: Path) -> Floats:
+def _scores(head: SavedModel, features: Features, model: Path) -> Floats:
     """Return probabilities of a calibrated model, else scores."""
-    scores: Floats = head.probabilities(features) if isinstance(head, LogLinear) else head(features)
+    scores = head.probabilities(features) if head.has_probabilities else head(features)
     if scores.shape != (len(features), len(head.classes)):
         raise DataError(f"{model}: expected a score for each sample and each class; make it again")
     return scores

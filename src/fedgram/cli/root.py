@@ -25,13 +25,20 @@ COMMANDS = {
     "federation": ("membership", "Run a federation across real sites with Flower."),
     "info": ("info", "Show versions, the processor and the ways of exact products."),
     "ledger": ("ledger", "Manage the ledger of contributions."),
-    "methods": ("run", "List the methods with their settings and defaults."),
+    "methods": (
+        "methods",
+        "List the methods with their settings and defaults, or show one method whole.",
+    ),
     "partition": ("partition", "Show each client's number of samples of each class."),
     "personalize": ("models", "Make this site's own model from a shared file and its samples."),
     "predict": ("predict", "Predict classes of new samples, one line per sample."),
     "report": ("report", "Write recorded runs as one HTML page."),
     "run": ("run", "Run methods on a federation and print their accuracy."),
     "schema": ("schema", "Agree on the meaning of the columns of tables."),
+    "settings": (
+        "methods",
+        "List the settings of a run with their meaning, default and current value.",
+    ),
     "study": ("study", "Run data sets x partitions x clients x seeds x methods; write tables."),
 }
 ALIASES = {"table": "study"}  # former names: they work, and are not listed

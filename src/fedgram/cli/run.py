@@ -1,104 +1,259 @@
-"""Run methods, list them, compare recorded runs."""
+"""Run methods, and compare recorded runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.padding import Padding
 
-from fedgram.cli.root import main
-from fedgram.cli.screen import cell, print_runs, progress
+from fedgram.cli.completion import complete_keys, complete_methods
+from fedgram.cli.root import main, say
+from fedgram.cli.screen import OnReply, OnRound, print_runs, print_seeds, progress
+from fedgram.data.dataset import Dataset
 from fedgram.data.sources import load_schema
+from fedgram.errors import ConfigError
 from fedgram.experiments import config as configuration
+from fedgram.experiments.calibration import calibration
+from fedgram.experiments.config import TRACKERS, Config
 from fedgram.experiments.gains import who_gains
 from fedgram.experiments.partition_summary import partition_name
 from fedgram.experiments.reader import read_runs
 from fedgram.experiments.record import Record
+from fedgram.experiments.resume import clear, forget_models, recorded
 from fedgram.experiments.run_record import RunRecord
 from fedgram.export.card import write_run_card
-from fedgram.federation import method as methods_module
-from fedgram.federation.federated_dataset import federate
+from fedgram.federation.federated_dataset import FederatedDataset, federate
+from fedgram.federation.method import method_name
+from fedgram.models.model import Calibration
+from fedgram.models.saved import SavedModel, saved
+from fedgram.tracking import track
+
+KEEP = ("none", "best", "all")
 
 
 @main.command()
-@click.argument("config", required=False, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("-m", "--method", "methods", multiple=True, help="Method to run; may be repeated.")
+@click.argument("source", required=False)
 @click.option(
-    "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a setting."
+    "-m",
+    "--method",
+    "methods",
+    multiple=True,
+    shell_complete=complete_methods,
+    help="Method to run, or a .py file with one; may be repeated.",
 )
+@click.option(
+    "-s",
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=complete_keys,
+    help="Change a setting ('fedgram settings' lists them).",
+)
+@click.option("--seeds", metavar="N", help="Number of seeds, or a list such as 0,3,7.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder to record runs in.")
+@click.option("--overwrite", is_flag=True, help="Repeat runs that OUT holds already.")
+@click.option(
+    "--keep-models",
+    type=click.Choice(KEEP),
+    help="Clients' models to write: of no method, of the one with the highest client mean "
+    "(default), or of all.",
+)
+@click.option("--calibrate", is_flag=True, help="Write models that give probabilities.")
+@click.option("--tracker", type=click.Choice(TRACKERS), help="Record the runs there too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def run(
-    config: Path | None,
+    source: str | None,
     methods: tuple[str, ...],
     overrides: tuple[str, ...],
+    seeds: str | None,
     out: Path | None,
+    overwrite: bool,
+    keep_models: str | None,
+    calibrate: bool,
+    tracker: str | None,
     as_json: bool,
 ) -> None:
     """Run methods on a federation and print their accuracy.
 
-    Without arguments: the embedded digits, 20 clients with Dirichlet 0.1 label skew, and the
-    methods local, afl, fedhip, apfl and auto.
+    SOURCE is a file of features or images, a folder of MNIST or CIFAR files, digits, or
+    synthetic:ALPHA,BETA; or the settings of a run, a file that ends in .toml. Without arguments:
+    the embedded digits, 20 clients with Dirichlet 0.1 label skew, and the methods local, afl,
+    fedhip, apfl and auto.
 
-    Example: fedgram run -m afl -m apfl -s data.clients=50 -s method.apfl.balance=0.3 --out runs/a
+    With --seeds, each method runs with several partitions, and accuracies are shown as mean and
+    standard deviation. If OUT holds finished runs with the same settings, they are not repeated:
+    give the command again to go on after an interruption.
+
+    Example: fedgram run photos.npz -m afl -m apfl -s data.clients=50 --seeds 5 --out runs/a
     """
-    settings = configuration.load(config, overrides, methods)
+    more = [f"keep_models={keep_models}"] if keep_models else []
+    more += ["calibrate=true"] if calibrate else []
+    more += [f"tracker={tracker}"] if tracker else []
+    settings = _settings(source, [*overrides, *more], methods)
     data = settings.data.load()
-    federation = federate(data, settings.data, settings.grid)
-    runs = []
+    numbers = _seeds(seeds, settings)
+    work = _Runs(settings, data, out, overwrite=overwrite, several=seeds is not None)
+    runs: list[list[RunRecord]] = []
     with progress(shown=not as_json) as follow:
-        for name in settings.methods:
+        for seed in numbers:
+            runs.append(work.of_seed(seed, follow))
+    if as_json:
+        flat = [one for some in runs for one in some]
+        click.echo(_json(flat, [gain for some in runs for gain in who_gains(some)]))
+        return
+    partition = f"{partition_name(asdict(settings.data))}, {settings.data.split} split"
+    title = f"{data.name}: {work.clients} clients, {partition}"
+    if seeds is None:
+        print_runs(title, runs[0], who_gains(runs[0]), "method")
+    else:
+        print_seeds(f"{title}, {len(numbers)} seeds", list(zip(*runs, strict=True)))
+
+
+class _Runs:
+    """The runs of one command, seed by seed; those that are recorded already are kept."""
+
+    def __init__(
+        self, settings: Config, data: Dataset, out: Path | None, *, overwrite: bool, several: bool
+    ) -> None:
+        self._settings = settings
+        self._data = data
+        self._out = out
+        self._overwrite = overwrite
+        self._several = several
+        self._schema = load_schema(settings.data.source)
+        self._kept: tuple[float, Path] | None = None  # the best run so far
+        self.clients = 0
+
+    def of_seed(self, seed: int, follow: Any) -> list[RunRecord]:
+        """Return the runs of all methods with one seed."""
+        settings = _with_seed(self._settings, seed) if self._several else self._settings
+        federation = federate(self._data, settings.data, settings.grid)
+        self.clients = len(federation.members)
+        return [self._of(name, settings, federation, follow) for name in settings.methods]
+
+    def _of(
+        self, name: str, settings: Config, federation: FederatedDataset, follow: Any
+    ) -> RunRecord:
+        folder = self._folder(name, settings)
+        if folder is not None and self._overwrite:
+            clear(folder)
+        there = None if folder is None else recorded(folder, settings.about(name))
+        if there is not None:
+            say(f"{folder}: recorded already", err=True)
+            self._keep_best(there, folder)
+            return there
+        about, called = settings.about(name), method_name(name)
+        called += f" seed {settings.data.seed}" if self._several else ""
+        on_reply: OnReply
+        on_round: OnRound
+        on_reply, on_round = follow(name, settings.make(name).number_of_rounds())
+        with track(settings.tracker, called, about, self._out) as on_scores:
             record = Record(
-                out / Path(name).stem if out else None,
-                settings.about(name),
-                schema=load_schema(settings.data.source),
+                folder,
+                about,
+                keep_models=settings.keep_models != "none",
+                prepare=self._prepared(name, settings, federation),
+                on_scores=on_scores,
             )
-            on_reply, on_round = follow(name, settings.make(name).number_of_rounds())
             result = settings.run(
                 name, federation, record=record, on_reply=on_reply, on_round=on_round
             )
-            runs.append(result.record)
-            if out is not None:
-                write_run_card(out / Path(name).stem)
-    if as_json:
-        click.echo(_json(runs, who_gains(runs)))
-        return
-    partition = f"{partition_name(asdict(settings.data))}, {settings.data.split} split"
-    title = f"{data.name}: {len(federation.members)} clients, {partition}"
-    print_runs(title, runs, who_gains(runs), "method")
+        if folder is not None:
+            write_run_card(folder)
+            self._keep_best(result.record, folder)
+        return result.record
+
+    def _prepared(
+        self, name: str, settings: Config, federation: FederatedDataset
+    ) -> Callable[[Any], Any]:
+        """Return the function that adds to a model what it needs besides features."""
+        made = federation.made
+        standardization = None if made is None else made.inputs.standardization
+        found: list[Calibration] = []
+
+        def prepared(model: Any) -> Any:
+            personal = callable(model) and not hasattr(model, "probabilities")
+            personal = personal and settings.data.task != "regression"
+            if settings.calibrate and personal and not found:
+                seed = settings.engine.seed
+                found.append(calibration(settings.make(name), federation, seed=seed))
+            return saved(
+                SavedModel(
+                    model=model,
+                    schema=self._schema,
+                    standardization=standardization,
+                    calibration=found[0] if found and personal else None,
+                )
+            )
+
+        return prepared
+
+    def _folder(self, name: str, settings: Config) -> Path | None:
+        if self._out is None:
+            return None
+        seed = f"-seed{settings.data.seed}" if self._several else ""
+        return self._out / f"{Path(name).stem}{seed}"
+
+    def _keep_best(self, run: RunRecord, folder: Path | None) -> None:
+        """Remove the clients' models of all runs but the one with the highest client mean."""
+        if self._settings.keep_models != "best" or folder is None:
+            return
+        mean = run.summary.score("client_mean")
+        ours = (-1.0 if mean is None else mean, folder)
+        if self._kept is None:
+            self._kept = ours
+            return
+        worse, self._kept = sorted((self._kept, ours), key=lambda one: one[0])
+        if worse[0] == self._kept[0]:  # of equal ones the first is kept
+            worse, self._kept = self._kept, worse
+        if forget_models(worse[1]):
+            write_run_card(worse[1])
 
 
-@main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a text.")
-def methods(as_json: bool) -> None:
-    """List the methods with their settings and defaults."""
-    listed: list[dict[str, Any]] = []
-    for name in methods_module.names():
-        kind = methods_module.find_method(name)
-        parameters = [
-            {"name": p.name, "default": _plain(p.default), "text": p.text}
-            for p in methods_module.parameters(kind)
-        ]
-        listed.append(
-            {"name": name, "summary": methods_module.summary(kind), "parameters": parameters}
+def _settings(source: str | None, overrides: Sequence[str], methods: Sequence[str]) -> Config:
+    """Return the settings of a TOML file, or of a source of data."""
+    if source is None or not source.endswith(".toml"):
+        given = [] if source is None else [f"data.source={json.dumps(source)}"]
+        if source is not None and any(
+            text.split("=")[0].strip() == "data.source" for text in overrides
+        ):
+            raise ConfigError(f"{source}: expected one source, got data.source too; leave one out")
+        return configuration.load(None, [*given, *overrides], methods)
+    path = Path(source)
+    if not path.is_file():
+        raise ConfigError(
+            f"{source}: file not found; expected a settings file (.toml), or a source of data"
         )
-    if as_json:
-        click.echo(json.dumps({"methods": listed}, indent=2))
-        return
-    console = Console()
-    for entry in listed:
-        console.print(f"[bold]{entry['name']}[/bold]  {cell(entry['summary'])}")
-        for parameter in entry["parameters"]:
-            default = cell(_shown(parameter["default"]))
-            console.print(f"    {parameter['name']} = {default}", highlight=False)
-            text = f"[dim]{cell(parameter['text'])}[/dim]"
-            console.print(Padding(text, (0, 0, 0, 8), expand=False), highlight=False)
+    return configuration.load(path, overrides, methods)
+
+
+def _seeds(text: str | None, settings: Config) -> list[int]:
+    """Return the seeds: those of a list, or a number of them from the seed of the settings."""
+    if text is None:
+        return [settings.data.seed]
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError:
+        numbers = [-1]
+    if "," not in text:
+        first = settings.data.seed
+        numbers = list(range(first, first + numbers[0])) if numbers[0] > 0 else [-1]
+    if min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise ConfigError(
+            f"--seeds {text!r}: expected a number of seeds such as 5, or different seeds such as "
+            "0,3,7"
+        )
+    return numbers
+
+
+def _with_seed(settings: Config, seed: int) -> Config:
+    data, engine = replace(settings.data, seed=seed), replace(settings.engine, seed=seed)
+    return replace(settings, data=data, engine=engine)
 
 
 @main.command()
@@ -123,13 +278,3 @@ def compare(folders: tuple[Path, ...], as_json: bool) -> None:
 def _json(runs: Sequence[RunRecord], gains: Sequence[dict[str, Any]]) -> str:
     results = [{**run.to_dict(), "gains": gain} for run, gain in zip(runs, gains, strict=True)]
     return json.dumps({"runs": results}, indent=2)
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_shown(item)}" for key, item in value.items()) + "}"
-    return json.dumps(value)

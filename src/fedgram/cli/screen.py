@@ -23,8 +23,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedgram.cli.method_line import MethodLine
-from fedgram.experiments.measures import ACCURACIES, COSTS, SCORES
+from fedgram.experiments.measures import ACCURACIES, COSTS, SCORES, Quantity
 from fedgram.experiments.run_record import RateSearchRecord, RunRecord, TunedSettings
+from fedgram.experiments.seeds import MeanAndStd, mean_and_std
+from fedgram.federation.method import method_name
 from fedgram.runtime.text import MISSING, escaped, percent, short_seconds
 
 NARROW = 78
@@ -35,6 +37,7 @@ OnRound = Callable[[int], None]
 Gain = Mapping[str, Any]
 Label = Literal["method", "run"]
 ERRORS = ("rmse", "mae")  # of a regression
+LONGEST_LABEL = 24  # characters of a row's name in one line
 COSTS_SHOWN = ("bytes_up", "bytes_down")
 
 
@@ -64,9 +67,10 @@ def print_runs(title: str, runs: Sequence[RunRecord], gains: Sequence[Gain], lab
         Whether rows are named by their method or by their folder.
     """
     console = Console()
-    names = [str(run.method if label == "method" else run.folder) for run in runs]
+    names = [_named(run, label) for run in runs]
     console.print(escaped(title), markup=False, highlight=False, soft_wrap=True)
-    console.print(_accuracy_table(runs, names, label))
+    for table in _accuracy_tables(console.width, runs, names, label):
+        console.print(table)
     numbers = any(run.summary.errors for run in runs)
     errors = "; RMSE and MAE in the units of the outputs" if numbers else ""
     score = "R2" if numbers else "accuracy"
@@ -84,6 +88,61 @@ def print_runs(title: str, runs: Sequence[RunRecord], gains: Sequence[Gain], lab
         console.print(escaped(note, keep="\n"), highlight=False, markup=False, soft_wrap=True)
 
 
+def print_seeds(title: str, methods: Sequence[Sequence[RunRecord]]) -> None:
+    """Draw mean and standard deviation over seeds, a row for each method.
+
+    Parameters
+    ----------
+    title
+        Above the table.
+    methods
+        The runs of each method, one for each seed.
+    """
+    console = Console()
+    console.print(escaped(title), markup=False, highlight=False, soft_wrap=True)
+    scores = _scores_of([run for runs in methods for run in runs])
+    shown = [*scores.values(), *(COSTS[name] for name in COSTS_SHOWN)]
+    rows = []
+    means = [mean_and_std(run.summary.score("client_mean") for run in runs) for runs in methods]
+    best = max((mean[0] for mean in means if mean is not None), default=None)
+    for runs, mean in zip(methods, means, strict=True):
+        cells = [
+            _spread(mean_and_std(run.summary.score(score) for run in runs)) for score in scores
+        ]
+        if mean is not None and mean[0] == best:
+            cells[0] = f"[bold]{cells[0]}[/bold]"
+        for cost in COSTS_SHOWN:
+            found = mean_and_std(run.summary.cost(cost) for run in runs)
+            cells.append(_written(found and found[0], COSTS[cost].text))
+        found = mean_and_std(run.summary.seconds for run in runs)
+        rows.append(
+            (cell(_named(runs[0], "method")), [*cells, _written(found and found[0], short_seconds)])
+        )
+    headers = [*(one.header for one in shown), "time\ns"]
+    for table in _tables(console.width, "method", headers, rows):
+        console.print(table)
+    console.print("accuracy in %: mean ± standard deviation over seeds; bytes per client")
+
+
+def _spread(found: MeanAndStd | None) -> str:
+    if found is None:
+        return MISSING
+    mean, deviation = found
+    return percent(mean) + ("" if deviation is None else f" ± {percent(deviation)}")
+
+
+def _named(run: RunRecord, label: str) -> str:
+    return method_name(run.method) if label == "method" else str(run.folder)
+
+
+def _scores_of(runs: Sequence[RunRecord]) -> Mapping[str, Quantity]:
+    ranked = any(run.summary.auroc is not None for run in runs)
+    scores = SCORES if ranked else ACCURACIES
+    if any(run.summary.errors for run in runs):
+        scores = {name: one for name, one in scores.items() if name != "balanced"}
+    return scores
+
+
 def _table(label: str, *headers: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(label, overflow="fold")
@@ -92,18 +151,45 @@ def _table(label: str, *headers: str) -> Table:
     return table
 
 
-def _accuracy_table(runs: Sequence[RunRecord], names: Sequence[str], label: str) -> Table:
-    ranked = any(run.summary.auroc is not None for run in runs)
-    scores = SCORES if ranked else ACCURACIES
-    numbers = any(run.summary.errors for run in runs)
-    if numbers:
-        scores = {name: one for name, one in scores.items() if name != "balanced"}
-    errors = ERRORS if numbers else ()
+def _tables(
+    width: int, label: str, headers: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]
+) -> Iterator[Table]:
+    """Yield a table, or several of some columns each that fit the width with the rows' names."""
+    texts = [
+        [Text.from_markup(cells[k]).cell_len for _, cells in rows] for k in range(len(headers))
+    ]
+    widths = [
+        max([*(len(line) for line in header.split("\n")), *lengths])
+        for header, lengths in zip(headers, texts, strict=True)
+    ]
+    names = max(
+        len(label), *(min(LONGEST_LABEL, Text.from_markup(name).cell_len) for name, _ in rows)
+    )
+    room = width - names - 2
+    start = 0
+    while start < len(headers):
+        end, used = start, 0
+        while end < len(headers) and (end == start or used + widths[end] + 2 <= room):
+            used += widths[end] + 2
+            end += 1
+        table = _table(label, *headers[start:end])
+        table.columns[0].min_width = names
+        for name, cells in rows:
+            table.add_row(name, *cells[start:end])
+        yield table
+        start = end
+
+
+def _accuracy_tables(
+    width: int, runs: Sequence[RunRecord], names: Sequence[str], label: str
+) -> Iterator[Table]:
+    scores = _scores_of(runs)
+    errors = ERRORS if any(run.summary.errors for run in runs) else ()
     shown = [one.header for one in (*scores.values(), *(COSTS[name] for name in COSTS_SHOWN))]
     shown[len(scores) : len(scores)] = [name.upper() for name in errors]
-    table = _table(label, *shown, "time\ns")
     means = [run.summary.score("client_mean") for run in runs]
     best = max((mean for mean in means if mean is not None), default=None)
+    rows = []
     for run, name in zip(runs, names, strict=True):
         summary = run.summary
         cells = [percent(summary.score(score)) for score in scores]
@@ -111,8 +197,8 @@ def _accuracy_table(runs: Sequence[RunRecord], names: Sequence[str], label: str)
             cells[0] = f"[bold]{cells[0]}[/bold]"
         cells += [_written((summary.errors or {}).get(name), compact_error) for name in errors]
         cells += [_written(summary.cost(cost), COSTS[cost].text) for cost in COSTS_SHOWN]
-        table.add_row(cell(name), *cells, _written(summary.seconds, short_seconds))
-    return table
+        rows.append((cell(name), [*cells, _written(summary.seconds, short_seconds)]))
+    return _tables(width, label, [*shown, "time\ns"], rows)
 
 
 def compact_error(value: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedgram.data.dataset import Dataset
 from fedgram.data.plan import PartitionPlan, stated
@@ -33,9 +33,11 @@ from fedgram.runtime.parse import MOST_TOML, toml_table
 from fedgram.runtime.settings import build, propose
 
 VERSION = SETTINGS_VERSION
+TRACKERS = ("trackio", "wandb", "mlflow", "tensorboard")
 OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
 RENAMED = {("metrics", "whole"): "global_test"}  # keys of earlier configurations
+KeepModels = Literal["none", "best", "all"]
 DEFAULT_METHODS = ("local", "afl", "fedhip", "apfl", "auto")
 
 
@@ -46,7 +48,9 @@ class Data(PartitionPlan):
     Parameters
     ----------
     source
-        The name of the data, or a file.
+        digits, a file of features or images, a folder of MNIST or CIFAR files, or
+        synthetic:ALPHA,BETA, the heterogeneous data of FedProx and pFedMe, whose own clients are
+        data.partition=given.
     task
         "classification", or "regression" for numbers; without it classification.
     output_range
@@ -111,6 +115,26 @@ class EngineConfig:
 class Config:
     """All settings of a run.
 
+    Parameters
+    ----------
+    data, grid, engine, metrics, scoring
+        Tables of settings.
+    methods
+        Names of methods, or paths of ``.py`` files with one.
+    keep_models
+        Models that are written with a record. none: no models. best: what each method shares, and
+        the clients' own models of the method with the highest client mean. all: all models.
+    calibrate
+        Write models that give probabilities: the method is fitted a few more times, each time
+        without a part of the training samples, and two numbers that turn scores into probabilities
+        maximize the likelihood of the left-out samples. auto has probabilities without this.
+    tracker
+        Where the run is recorded too: trackio, wandb, mlflow or tensorboard; empty for nowhere.
+    every
+        A parameter for each method that has it, as every.FIELD.
+    method
+        Parameters of one method, as method.NAME.FIELD.
+
     Examples
     --------
     >>> config = read({"data": {"clients": 5}, "methods": ["afl"]})
@@ -128,6 +152,9 @@ class Config:
     metrics: Metrics = Metrics()
     scoring: ScoringSchedule = ScoringSchedule()
     methods: tuple[str, ...] = DEFAULT_METHODS
+    keep_models: KeepModels = "best"
+    calibrate: bool = False
+    tracker: str = ""
     every: Mapping[str, Any] = field(default_factory=dict)
     method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -193,6 +220,15 @@ class Config:
         }
 
 
+TABLES: Mapping[str, type[Any]] = {
+    "data": Data,
+    "grid": Grid,
+    "engine": EngineConfig,
+    "metrics": Metrics,
+    "scoring": ScoringSchedule,
+}
+
+
 def read(settings: Mapping[str, Any]) -> Config:
     """Return the configuration of nested plain settings; an invalid one raises ConfigError."""
     known = ["version", *(f.name for f in fields(Config))]
@@ -207,13 +243,6 @@ def read(settings: Mapping[str, Any]) -> Config:
         )
     settings = upgraded(renamed(settings))
     grid = settings.get("grid", {})
-    tables = {
-        "data": Data,
-        "grid": Grid,
-        "engine": EngineConfig,
-        "metrics": Metrics,
-        "scoring": ScoringSchedule,
-    }
     engine = settings.get("engine", {})
     values = {
         **settings,
@@ -221,18 +250,31 @@ def read(settings: Mapping[str, Any]) -> Config:
         "engine": {"kind": engine} if isinstance(engine, str) else engine,
     }
     built = {
-        name: build(kind, _table(values.get(name, {}), name), name) for name, kind in tables.items()
+        name: build(kind, _table(values.get(name, {}), name), name) for name, kind in TABLES.items()
     }
     methods = settings.get("methods", list(DEFAULT_METHODS))
     if not isinstance(methods, list) or not methods or not all(isinstance(m, str) for m in methods):
         raise ConfigError("methods: expected a list of names, such as ['afl', 'apfl']")
-    files = {method_name(name): name for name in methods if name.endswith(".py")}
+    files = {  # a method of one's own is set by its name, as it is listed or as its file is called
+        called: name
+        for name in methods
+        if name.endswith(".py")
+        for called in (method_name(name), Path(name).stem)
+    }
     method = {
         name if name in methods else files.get(name, name): _table(table, f"method.{name}")
         for name, table in _table(settings.get("method", {}), "method").items()
     }
     every = _table(settings.get("every", {}), "every")
-    config = Config(**built, methods=tuple(dict.fromkeys(methods)), every=every, method=method)
+    config = Config(
+        **built,
+        methods=tuple(dict.fromkeys(methods)),
+        keep_models=_keep_models(settings.get("keep_models", "best")),
+        calibrate=_flag(settings.get("calibrate", False), "calibrate"),
+        tracker=_tracker(settings.get("tracker", "")),
+        every=every,
+        method=method,
+    )
     for key in every:
         has = sorted({p.name for name in names() for p in parameters(find_method(name))})
         if key not in has:
@@ -240,6 +282,26 @@ def read(settings: Mapping[str, Any]) -> Config:
     for name in {*config.methods, *config.method}:
         config.make(name)
     return config
+
+
+def _keep_models(value: Any) -> KeepModels:
+    known = get_args(KeepModels)
+    if value not in known:
+        raise ConfigError(f"keep_models = {value!r}: expected one of {', '.join(known)}")
+    chosen: KeepModels = value
+    return chosen
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} = {value!r}: expected true or false")
+    return value
+
+
+def _tracker(value: Any) -> str:
+    if value not in ("", *TRACKERS):
+        raise ConfigError(f"tracker = {value!r}: unknown; {propose(str(value), TRACKERS)}")
+    return str(value)
 
 
 def renamed(settings: Mapping[str, Any]) -> Mapping[str, Any]:

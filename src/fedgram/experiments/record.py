@@ -13,7 +13,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,6 @@ from fedgram.experiments.run_record import (
 )
 from fedgram.federation.protocol import Exchange
 from fedgram.federation.shared import Published
-from fedgram.models.saved import saved
 from fedgram.runtime import files
 from fedgram.runtime.files import cannot_write
 from fedgram.runtime.parse import json_object
@@ -47,6 +46,7 @@ from fedgram.runtime.version import own_version
 FORMAT = 2
 RUN, EXCHANGES, SCORES = "run.json", "exchanges.jsonl", "scores.jsonl"
 PARTITION, NOTES = "partition.json", "notes.jsonl"
+SHARED, MODELS = "shared.safetensors", "models"
 LONGEST_NAME = 150
 MOST_LISTED = 10_000  # clients with lines and files of their own in the folder
 
@@ -62,8 +62,10 @@ class Record:
         Method, parameters and configuration, for ``run.json``.
     keep_models
         Write what is shared and every client's model: by far the most bytes of a run.
-    schema
-        The schema of the table that the features were made from, as TOML; written into the models.
+    on_scores
+        Called with the round and the summary of its scores, as recorded.
+    prepare
+        Returns what to write to the file of a model, or of what is shared.
     """
 
     def __init__(
@@ -72,11 +74,13 @@ class Record:
         settings: Mapping[str, Any] | None = None,
         *,
         keep_models: bool = True,
-        schema: str = "",
+        prepare: Callable[[Any], Any] | None = None,
+        on_scores: Callable[[int, Mapping[str, Any]], None] | None = None,
     ) -> None:
         self._folder = folder
         self._keep_models = keep_models
-        self._schema = schema
+        self._prepare = prepare or (lambda model: model)
+        self._on_scores = on_scores
         self._about = {"format": FORMAT, **(settings or {}), "versions": versions()}
         self._partition: PartitionSummary | None = None
         self._exchanges: list[Exchange] = []
@@ -113,6 +117,8 @@ class Record:
         """Record one scoring of a set of clients: a line for each, if listed, and one for all."""
         self._scored.add_clients(who, round_, rows)
         self._scored.add_summary(who, round_, summary)
+        if self._on_scores is not None and who == MEMBERS:
+            self._on_scores(round_, summary.to_dict())
         if self._folder is None:
             return
         about = {"round": round_, "set": who}
@@ -127,13 +133,17 @@ class Record:
         if self._folder is None or not self._keep_models:
             return
         if shared.shared is not None:
-            codec.save(self._folder / "shared.safetensors", saved(shared, self._schema))
+            codec.save(self._folder / SHARED, self._prepare(shared))
         if len(models) > MOST_LISTED:
             self.note("", f"{len(models)} models are too many for a file each: none is written")
             return
+        written: dict[str, Path] = {}  # of methods with one model for all, clients have equal files
         for client, model in models.items():
-            path = self._folder / "models" / f"{file_name(client)}.safetensors"
-            codec.save(path, saved(model, self._schema))
+            content = codec.encode(self._prepare(model))
+            path = self._folder / MODELS / f"{file_name(client)}.safetensors"
+            first = written.setdefault(hashlib.sha256(content).hexdigest(), path)
+            if first == path or not _linked(first, path):
+                files.write(path, content)
 
     def to_run_record(self, method: str, parameters: Mapping[str, Any]) -> RunRecord:
         """Return everything recorded so far; method and parameters are those that were run."""
@@ -215,6 +225,16 @@ def _blas_versions(modules: int) -> tuple[str, ...]:
         if lib.get("user_api") == "blas"
     }
     return tuple(sorted(blas))
+
+
+def _linked(first: Path, path: Path) -> bool:
+    """Make a file a second name of an equal one; return whether the file system allows that."""
+    try:
+        path.unlink(missing_ok=True)
+        path.hardlink_to(first)
+    except (OSError, NotImplementedError):
+        return False
+    return True
 
 
 def file_name(client: str) -> str:

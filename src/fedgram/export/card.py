@@ -106,7 +106,7 @@ def write_run_card(folder: Path) -> None:
     if not found:
         return
     run = read_runs([folder])[0]
-    value, _ = opened(codec.load(found[0]))
+    value = opened(codec.load(found[0])).model
     held = value.shared if isinstance(value, Published) else value
     own = f"the own models of {len(models)} clients in `models/`" if models else "no own models"
     facts = CardFacts(

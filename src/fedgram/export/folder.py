@@ -21,6 +21,7 @@ from fedgram.export.formula import Formula, formula_of
 from fedgram.export.onnx_model import onnx_model
 from fedgram.export.torch_program import torch_program
 from fedgram.features.backbones.registry import Backbone
+from fedgram.features.standardize import is_standardized
 from fedgram.runtime import files
 
 Target = Literal["onnx", "torch", "sklearn", "safetensors"]
@@ -94,11 +95,11 @@ def export_model(
     formula = formula_of(model)
     if stored and not formula.space.exact:
         raise ConfigError("grid integers as input: the model's features are not on a grid")
-    tabular = isinstance(formula.space.layout, TableLayout) and formula.standardized is None
-    if tabular and not stored:
+    columns = isinstance(formula.space.layout, TableLayout) or is_standardized(formula.space)
+    if columns and formula.standardized is None and not stored:
         raise ConfigError(
-            f"the model was made for {formula.space.backbone}, whose columns are read by the rules "
-            "of its schema; export it for the integers of a feature file: --input grid, stored=True"
+            f"the model was made for {formula.space.backbone}, whose columns are not "
+            "features yet; export it for the integers of a feature file: --input grid, stored=True"
         )
     name = "image" if backbone is not None else "grid" if stored else "features"
     contents = _WRITERS[to](formula, backbone, stored)

@@ -17,10 +17,11 @@ from fedgram.core.targets import outputs_named
 from fedgram.errors import ConfigError
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
-from fedgram.features.standardize import is_standardized
 from fedgram.models.adjusted import Blend, ClassMasked, Shifted
 from fedgram.models.linear import Linear
+from fedgram.models.model import Model
 from fedgram.models.nearest_mean import NearestMean
+from fedgram.models.saved import SavedModel, opened
 from fedgram.selection.pool import LogLinear
 
 
@@ -126,6 +127,8 @@ class Formula:
 
 def formula_of(model: Any) -> Formula:
     """Return the formula of a model; raise ConfigError for a model that is more than one."""
+    if isinstance(model, SavedModel | Model):
+        return _complete(opened(model))
     for kind, made in _FORMULAS.items():
         if isinstance(model, kind):
             return made(model)
@@ -134,6 +137,17 @@ def formula_of(model: Any) -> Formula:
         "(afl, apfl, auto, fedhip, logistic, prior, lda, local and the like); networks that are "
         "trained or solved layer by layer, and residual blocks, stay with fedgram"
     )
+
+
+def _complete(held: SavedModel) -> Formula:
+    formula, how, known = formula_of(held.model), held.standardization, held.calibration
+    if known is not None:
+        calibration = Probabilities(power=known.power, sharpness=known.sharpness)
+        formula = replace(formula, probabilities=calibration)
+    if how is not None:
+        columns = Standardized(mean=how.mean, deviation=how.deviation)
+        formula = replace(formula, standardized=columns)
+    return formula
 
 
 def _linear(model: Linear) -> Formula:
@@ -153,12 +167,6 @@ def _nearest_mean(model: NearestMean) -> Formula:
 
 
 def _of_weights(model: Any, weights: Floats, shift: Floats) -> Formula:
-    if is_standardized(model.space):
-        raise ConfigError(
-            "this model cannot be exported: it was made for standardized columns "
-            "(data.standardize), and does not contain their means; make the features of a table "
-            "with 'fedgram features'"
-        )
     if outputs_named(model.classes):
         raise ConfigError(
             "this model cannot be exported: expected a model of classes, got one of numbers; use "

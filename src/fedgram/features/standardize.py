@@ -187,7 +187,7 @@ class Standardization:
 def is_standardized(space: Space) -> bool:
     """Whether features were raw columns that were standardized before the grid.
 
-    A model file does not contain the means and deviations, so raw columns must not be given to it.
+    A model takes raw columns only if its file contains their means and deviations.
     """
     return space.backbone.partition(" ")[0] == STANDARDIZED
 

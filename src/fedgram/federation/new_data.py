@@ -26,7 +26,7 @@ from fedgram.errors import ConfigError, DataError, MismatchError, RowError
 from fedgram.features.backbones.registry import Backbone, Staged, find
 from fedgram.features.extract import decoded
 from fedgram.features.grid import Grid
-from fedgram.features.standardize import is_standardized
+from fedgram.features.standardize import Standardization, is_standardized
 from fedgram.features.tabular import rows as table_rows
 from fedgram.federation.federated_dataset import gridded
 from fedgram.runtime.settings import propose
@@ -74,6 +74,8 @@ class NewData:
         Column with the name of each row; by default rows are numbered.
     schema
         What the columns of a table mean.
+    standardization
+        Makes features of raw columns, if the model was made of such.
     batch
         Number of images or texts at a time.
     workers
@@ -88,6 +90,7 @@ class NewData:
     text: str | None = None
     name: str | None = None
     schema: Schema | None = None
+    standardization: Standardization | None = None
     batch: int = 64
     workers: int = 2
     broken: Literal["refuse", "skip"] = "refuse"
@@ -159,8 +162,13 @@ class NewData:
 
     def _on_grid(self, found: Vectors, space: Space, source: str) -> Iterator[NewBatch]:
         _require_source(found, space, source)
+        standardized = self._standardized(found, space, source)
         for start in range(0, max(1, len(found.x)), _ROWS):
             x = found.x[start : start + _ROWS]
+            if standardized is not None:
+                names = _numbered(len(x), start)
+                yield NewBatch(names=names, features=standardized(x, Grid.of(space)))
+                continue
             data = Dataset(
                 x=x,
                 y=np.zeros(len(x), np.int64),  # unknown, and not used
@@ -173,6 +181,22 @@ class NewData:
             )
             features = gridded(data, Grid.of(space)).features
             yield NewBatch(names=_numbered(len(x), start), features=features)
+
+    def _standardized(self, found: Vectors, space: Space, source: str) -> Standardization | None:
+        """Return what makes features of these raw columns; None for features."""
+        if found.backbone or not is_standardized(space):
+            return None
+        known = self.standardization
+        if known is None or known.backbone != space.backbone:
+            raise DataError(
+                f"{source}: the model was made for standardized columns (data.standardize), and "
+                "its file does not contain their means; make it again with 'fedgram run', or make "
+                "the features of a table with 'fedgram features'"
+            )
+        if not np.isfinite(found.x.astype(np.float64)).all():
+            row = int(np.flatnonzero(~np.isfinite(found.x).all(axis=1))[0])
+            raise DataError(f"{source}: row {row}: a column is NaN or infinite; correct it")
+        return known
 
     # Images and texts, through the backbone
 
@@ -375,12 +399,6 @@ def _require_source(found: Vectors, space: Space, source: str) -> None:
         raise DataError(
             f"{source}: the model was made for {space.backbone}; give a table with these columns, "
             "or its features"
-        )
-    if is_standardized(space) and not found.backbone:
-        raise DataError(
-            f"{source}: the model was made for standardized columns (data.standardize), and its "
-            "file does not contain their means; predict in Python with result.models, or make the "
-            "features of a table with 'fedgram features'"
         )
     if found.backbone and found.backbone != space.backbone:
         raise MismatchError(

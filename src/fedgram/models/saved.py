@@ -1,4 +1,4 @@
-"""A model with the schema of the table that its features are made from."""
+"""A model with what it needs to take raw data and to give probabilities, as it is saved."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from typing import Any
 from fedgram.core import codec
 from fedgram.core.samples import Features, Floats
 from fedgram.core.shared import Wrapper
+from fedgram.features.standardize import Standardization
+from fedgram.models.model import Calibration, Model
 
 
 @codec.register("SavedModel/1")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SavedModel(Wrapper):
-    """A model, or a shared result, with the schema of its tables: rows can be predicted directly.
+    """A model, or a shared result, with the rules that make its features and its probabilities.
 
-    Models whose features are not columns of a table are saved without this.
+    A model that needs none of them is saved without this.
 
     Parameters
     ----------
     model
         The model, or what a method shares.
     schema
-        The schema, as the text of a TOML file.
+        The schema of the table that its features are made from, as the text of a TOML file.
+    standardization
+        Makes features of raw columns; None if features come from a backbone or a schema.
+    calibration
+        Turns scores into probabilities; None if it is not known.
 
     Examples
     --------
@@ -35,23 +41,51 @@ class SavedModel(Wrapper):
     """
 
     model: Any
-    schema: str
+    schema: str = ""
+    standardization: Standardization | None = None
+    calibration: Calibration | None = None
 
     @property
     def wrapped(self) -> Any:
         """The model."""
         return self.model
 
+    @property
+    def needed(self) -> bool:
+        """Whether there is anything besides the model."""
+        return bool(self.schema or self.standardization or self.calibration)
+
     def __call__(self, features: Features) -> Floats:
         scores: Floats = self.model(features)
         return scores
 
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether scores can be turned into probabilities."""
+        return self.calibration is not None or hasattr(self.model, "probabilities")
 
-def saved(model: Any, schema: str) -> Any:
-    """Return what to write to a file: the model itself if there is no schema."""
-    return SavedModel(model=model, schema=schema) if schema else model
+    def probabilities(self, features: Features) -> Floats:
+        """Return the probability of each class, (samples, classes)."""
+        if self.calibration is None:
+            own: Floats = self.model.probabilities(features)
+            return own
+        return self.calibration.probabilities(self.model(features))
 
 
-def opened(value: Any) -> tuple[Any, str]:
-    """Return the model of a file's value, and its schema; empty without one."""
-    return (value.model, value.schema) if isinstance(value, SavedModel) else (value, "")
+def saved(value: SavedModel) -> Any:
+    """Return what to write to a file: the model itself if there is nothing else."""
+    return value if value.needed else value.model
+
+
+def opened(value: Any) -> SavedModel:
+    """Return the value of a model file, or a model of a result, with what is known besides it."""
+    if isinstance(value, SavedModel):
+        return value
+    if isinstance(value, Model):
+        known = value if value.calibrate is None else value.calibrated()
+        return SavedModel(
+            model=value.predictor,
+            standardization=value.inputs.standardization,
+            calibration=known.calibration,
+        )
+    return SavedModel(model=value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,7 @@ class Comparison:
             for row in self.rows
             if row.alone
             for other in row.runs
-            if other.table("data") == run.table("data")
+            if set_up(other) == set_up(run) and data_seed(other) == data_seed(run)
         ]
         same = [other for other in others if seeds(other) == seeds(run)]
         return next(iter(same or others), None)
@@ -112,7 +113,7 @@ def comparisons(found: Iterable[RunRecord]) -> list[Comparison]:
     """Return the runs in groups that may be compared."""
     groups: dict[str, list[RunRecord]] = {}
     for run in found:
-        groups.setdefault(_key(_unseeded(run.table("data"))), []).append(run)
+        groups.setdefault(_key(set_up(run)), []).append(run)
     return [_comparison(group) for group in groups.values()]
 
 
@@ -126,7 +127,8 @@ def _turn(run: RunRecord) -> int:
 def _comparison(group: Sequence[RunRecord]) -> Comparison:
     alike: dict[str, dict[str, RunRecord]] = {}
     for run in sorted(group, key=_turn):
-        alike.setdefault(_key([run.method, _varied(run)]), {}).setdefault(_key(seeds(run)), run)
+        name = [Path(run.method).stem, _effective(_varied(run))]
+        alike.setdefault(_key(name), {}).setdefault(_key(seeds(run)), run)
     firsts = [next(iter(some.values())) for some in alike.values()]
     rows = tuple(
         MethodSeeds(label=_label(first, firsts), runs=tuple(some.values()))
@@ -172,6 +174,55 @@ def named_seeds(runs: Sequence[RunRecord]) -> str:
 def data_seed(run: RunRecord) -> Any:
     """Return the seed of the partition."""
     return run.table("data").get(SEED, 0)
+
+
+# Settings of the partition that only some partitions use.
+_USED_BY = {
+    "dirichlet": ("dirichlet", "quantity"),
+    "equal_sizes": ("dirichlet",),
+    "shards": ("shards",),
+    "classes_per_client": ("classes",),
+}
+
+
+def set_up(run: RunRecord) -> dict[str, Any]:
+    """Return the data and the partition of a run, in one form for all spellings.
+
+    Settings that this partition does not use are left out, a number of clients that is left to the
+    data is the one that there were, paths are in their shortest form, and whole numbers are
+    integers.
+
+    Examples
+    --------
+    >>> one, two = ({"source": "a.npz", "partition": "iid", "clients": 5, "dirichlet": 0.1},
+    ...             {"source": "./a.npz", "partition": "iid", "clients": 5.0, "dirichlet": 1})
+    >>> runs = [RunRecord(folder=None, method="afl", parameters={}, versions={}, rounds=(),
+    ...                   config={"data": data}) for data in (one, two)]
+    >>> set_up(runs[0]) == set_up(runs[1])
+    True
+    """
+    data = _unseeded(run.table("data"))
+    kind = data.get("partition")
+    unused = {key for key, kinds in _USED_BY.items() if kind not in kinds}
+    if data.get("clients") is None and "clients" in data and run.rounds:
+        data["clients"] = run.summary.clients + data.get("holdout_clients", 0)
+    if isinstance(data.get("source"), str) and ":" not in data["source"]:
+        data["source"] = os.path.normpath(data["source"])
+    return _effective({key: value for key, value in data.items() if key not in unused})
+
+
+def _effective(settings: Plain) -> dict[str, Any]:
+    """Return settings without those of lifts of width 0, with whole numbers as integers."""
+    off = {key.rpartition(".")[0] for key, value in settings.items() if _no_lift(key, value)}
+    return {
+        key: int(value) if isinstance(value, float) and value.is_integer() else value
+        for key, value in settings.items()
+        if _no_lift(key, value) or key.rpartition(".")[0] not in off
+    }
+
+
+def _no_lift(key: str, value: Any) -> bool:
+    return key.endswith(".width") and value == 0
 
 
 def _is_seed(key: str) -> bool:

@@ -17,11 +17,7 @@ from fedgram.federation.method import find_method, names, parameters
 from fedgram.runtime.settings import propose
 
 MOST_SEEDS = 10_000
-RUN_TABLES = tuple(
-    field.name
-    for field in fields(config.Config)
-    if field.name not in ("methods", "method", "every")
-)
+RUN_TABLES = tuple(config.TABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
