@@ -29,6 +29,8 @@ def small(name):
     found = load(name)
     number = 12 if name == "fedhip-joiners" else 5
     clients = () if found.clients == (None,) else (f"table.clients={number}",)
+    if len(found.partitions) > 1:
+        clients = (*clients, f'table.partitions=["{found.partitions[0].name}"]')
     takes = {parameter for row in found.methods for parameter in row.takes()}
     return [*clients, *(text for text in SMALL if takes & {"rounds"} or "every." not in text)]
 
@@ -68,7 +70,7 @@ def test_a_preset_is_read_offline_and_its_settings_are_those_of_the_methods(name
     found = load(name)
     assert title(name) == found.title
     assert len(found.seeds) in (1, 3)
-    for run in runs_of(name, sources):
+    for run in runs_of(name, sources, ["table.seeds=1"]):
         assert run.made
     for paper in found.published:
         assert published.load(paper).source
