@@ -12,15 +12,18 @@ import fedgram
 from fedgram import Grid
 from fedgram.core.additive import Additive
 from fedgram.core.census import Census, DataSchema
+from fedgram.core.error_tally import ErrorTally
 from fedgram.core.quadratic import Quadratic
 from fedgram.core.samples import Labels, Samples, Space
 from fedgram.core.sound import require_sound
-from fedgram.core.statistics import Statistics
+from fedgram.core.statistics import Statistics, TargetStatistics
 from fedgram.core.tally import Tally
+from fedgram.core.targets import Output, Targets
 from fedgram.core.weighted import Weighted
 from fedgram.data.tabular.moments import Moments
 from fedgram.errors import DataError, FedgramError
-from fedgram.federation.scoring import ScoreSums
+from fedgram.features.standardize import ColumnSums
+from fedgram.federation.scoring import ErrorScoreSums, ScoreSums
 from fedgram.layerwise.personal import (
     FIXED_POINT_ONE,
     STRENGTHS,
@@ -35,6 +38,7 @@ from fedgram.selection.class_prior import PriorEvidence, prior_evidence
 from fedgram.selection.class_sums import ClassSums
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.pool import LikelihoodSums, PoolSums
+from fedgram.selection.squared_errors import SquaredErrors
 from fedgram.softmax.arithmetic import SoftmaxGrid
 from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 from fedgram.training.pilots import Loss
@@ -47,6 +51,8 @@ SPACE = ROWS.space
 SUMS = Statistics.of(ROWS, LABELS)
 TALLY = Tally.of(LABELS.codes, LABELS)
 WEIGHTED = Weighted.of(np.array([0.5, -1.0]), 20)
+TARGETS = Targets.of(RNG.random((20, 2)), [Output(name=n, low=0.0, high=1.0) for n in "ab"])
+ERRORS = ErrorTally.of(TARGETS.onehot() + 0.1, TARGETS)
 SCORES = RNG.normal(size=(2, 20, 3))
 QUERY = SoftmaxQuery(
     values=np.zeros((1, SPACE.width, 3), np.int64), grid=SoftmaxGrid(), space=SPACE, classes=CLASSES
@@ -82,6 +88,11 @@ HONEST = {
     PoolSums: PoolSums.of(SCORES, LABELS.codes, np.array([0.3, 0.7])),
     ResidualSums: QUERY.sums(Samples(ROWS, LABELS)),
     Loss: Loss.of(RNG.normal(size=(20, 3)), LABELS),
+    TargetStatistics: Statistics.of(ROWS, TARGETS),
+    SquaredErrors: SquaredErrors.of([TARGETS.onehot() + 0.1, 0 * TARGETS.onehot()], TARGETS),
+    ErrorTally: ERRORS,
+    ErrorScoreSums: ErrorScoreSums(tally=TALLY, valid=TALLY, errors=ERRORS, microseconds=5),
+    ColumnSums: ColumnSums.of(RNG.random((20, 2)), np.zeros(2), np.ones(2)),
 }
 FIELDS = [
     pytest.param(kind, each.name, id=f"{kind.__name__}.{each.name}")
@@ -123,7 +134,7 @@ def test_every_kind_is_here():
 def test_honest_values_are_valid_and_so_is_zero(kind):
     HONEST[kind].validate()
     HONEST[kind].validate(sites=1000)
-    if kind not in (Tally, ScoreSums):  # the scores of one client, which exists
+    if kind not in (Tally, ScoreSums, ErrorScoreSums):  # the scores of one client, which exists
         kind.zero().validate()
 
 
@@ -138,7 +149,7 @@ def repeated(value):
 
 
 # Without a number of samples, of test samples, and of one site.
-UNCOUNTED = (DataSchema, Tally, ClassProfiles)
+UNCOUNTED = (DataSchema, Tally, ErrorTally, ClassProfiles)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HONEST if kind not in UNCOUNTED])

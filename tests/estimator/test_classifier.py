@@ -24,6 +24,7 @@ LINEAR = "apfl-linear"
 
 
 @pytest.mark.wide
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")  # of scikit-learn itself
 @pytest.mark.parametrize("method", ["auto", "afl"])
 def test_the_checks_of_scikit_learn_pass(method):
     check_estimator(fg.FederatedClassifier(method, clients=3))

@@ -18,6 +18,7 @@ Y = X @ [3.0, 0.2, 0.01, 0.001] + 4.0 * (WARDS == "north") + 0.1 * RNG.normal(si
 
 
 @pytest.mark.wide
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")  # of scikit-learn itself
 @pytest.mark.parametrize("method", ["auto", "afl"])
 def test_the_checks_of_scikit_learn_pass(method):
     check_estimator(fg.FederatedRegressor(method, clients=3))

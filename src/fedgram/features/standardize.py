@@ -102,6 +102,9 @@ class ColumnSums(Additive):
 
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)
+        ends = (*self.least, *self.most)
+        if len(self.least) != len(self.most) or not all(type(end) is float for end in ends):
+            raise DataError("ColumnSums: expected the least and the most of each column as floats")
         for name in ("total", "high", "low"):
             sums = getattr(self, name)
             require_shape(f"ColumnSums.{name}", sums, len(self.least))

@@ -171,6 +171,7 @@ class ScoreTask:
         if isinstance(truth, Targets):
             sums: ScoreSums = ErrorScoreSums(
                 tally=Tally.of(np.full(len(truth), -1), truth),
+                valid=Tally.of(np.zeros(0, np.int64), truth.take(np.zeros(0, np.int64))),
                 microseconds=round(seconds * 1e6),
                 flops=operations,
                 errors=ErrorTally.of(scores, truth),
