@@ -148,6 +148,7 @@ class MLflow:
     def init(self, *, project: str, name: str, config: Mapping[str, Any]) -> None:
         """Begin a run with its settings as parameters."""
         if not os.environ.get("MLFLOW_TRACKING_URI"):
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow prefers a database
             store = (self._folder / "mlruns").resolve()
             self._mlflow.set_tracking_uri(store.as_uri())
         self._mlflow.set_experiment(project)
