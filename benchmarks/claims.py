@@ -173,7 +173,8 @@ def between(numbers: Iterable[float], digits: int = 1, unit: str = "") -> str:
 
 def signed(numbers: Iterable[float]) -> str:
     found = sorted(numbers)
-    return f"{found[0]:+.1f} to {found[-1]:+.1f}"
+    texts = [f"{number:+.1f}" for number in (found[0], found[-1])]
+    return texts[0] if texts[0] == texts[1] else " to ".join(texts)
 
 
 def gains(records: Records, row: str) -> list[float]:
@@ -531,7 +532,8 @@ def layer_best(records: Records, _: Any, __: Any) -> Finding:
         ranks.append((study, max(found, key=found.__getitem__), found))
     won = sum(best == "pfedacnnl" for _, best, _ in ranks)
     said = "; ".join(
-        f"{study.removeprefix('fedacnnl-')}: `{best}` {found[best]:.1f} %, `pfedacnnl` {found['pfedacnnl']:.1f} %"
+        f"{study.removeprefix('fedacnnl-')}: `{best}` {found[best]:.1f} %"
+        + ("" if best == "pfedacnnl" else f", `pfedacnnl` {found['pfedacnnl']:.1f} %")
         for study, best, found in ranks
     )
     return Finding(
