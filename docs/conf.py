@@ -25,7 +25,9 @@ myst_enable_extensions = ["dollarmath", "attrs_inline"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.xref_missing_doc_suffix"]
 
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True

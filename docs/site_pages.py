@@ -76,7 +76,9 @@ def linked(text: str, folder: Path, docname: str) -> str:
         head, target, anchor = found.groups()
         path = (folder / target).resolve()
         start = posixpath.dirname(docname) or "."
-        if path.is_relative_to(HERE):
+        if path.is_dir() and (path / "README.md").is_file():
+            path = path / "README.md"
+        if path.is_relative_to(HERE) and not path.is_dir():
             place = path.relative_to(HERE).as_posix()
         elif path.parent == ROOT and path.name in PROJECT_PAGES:
             place = f"{PROJECT_PAGES[path.name]}.md"
@@ -85,8 +87,6 @@ def linked(text: str, folder: Path, docname: str) -> str:
             return f"{head[:-2].lstrip('![')} (`{name}` of the sources)"
         else:
             return found.group(0)  # the build fails
-        if path.is_dir():
-            place = f"{place}/README.md"
         return f"{head}{posixpath.relpath(place, start)}{anchor or ''})"
 
     inside, lines = False, []
@@ -100,13 +100,18 @@ def with_toctrees(text: str) -> str:
     """Return the first page with a hidden table of contents for each of its tables of pages."""
     parts = re.split(r"^(## .*)$", text, flags=re.MULTILINE)
     whole = [parts[0]]
+    titled = re.compile(r"^\| \[[^\]]*\.md\]\(", re.MULTILINE)  # the title of the page instead
     for heading, body in zip(parts[1::2], parts[2::2], strict=True):
         pages = re.findall(r"^\| \[[^\]]*\]\(([^)#]+\.md)\)", body, re.MULTILINE)
         places = [
             PROJECT_PAGES.get(page.removeprefix("../"), page.removesuffix(".md"))
             for page in dict.fromkeys(pages)
         ]
-        whole += [heading, body, f"\n{toctree(places, heading[3:])}\n" if places else ""]
+        whole += [
+            heading,
+            titled.sub("| [](", body),
+            f"\n{toctree(places, heading[3:])}\n" if places else "",
+        ]
     return "".join(whole)
 
 

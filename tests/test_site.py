@@ -1,6 +1,7 @@
 """The site of the documentation: built without a warning, with links and names that exist."""
 
 import html.parser
+import inspect
 import re
 import subprocess
 import sys
@@ -62,6 +63,42 @@ def test_the_first_page_has_contents_of_its_tables(site_pages):
     made = site_pages.with_toctrees("# A\n\n## B\n\n| [x](x.md) | [y](y.md) |\n\n## C\n\nText\n")
     assert "```{toctree}\n:hidden:\n:caption: B\n\nx\n```" in made
     assert made.count("toctree") == 1
+
+
+def code_that_runs():
+    """Return the Python code of the pages, which tests run, and of the notebooks."""
+    found = [path.read_text("utf-8") for path in sorted((DOCS / "notebooks").glob("*.py"))]
+    for page in [ROOT / "README.md", *PAGES]:
+        for block in re.findall(
+            r"^```(?:python|bash).*?\n(.*?)^```", page.read_text("utf-8"), re.M | re.S
+        ):
+            found.append(block)
+    return "\n".join(found)
+
+
+def public():
+    """Yield the module and the name of everything public."""
+    for module in (fedgram, fedgram.checks):
+        for name in module.__all__:
+            yield module, name
+
+
+def without_example(names, code):
+    """Return the names that neither their docstring nor the code of a page shows in use."""
+    return [
+        name
+        for module, name in names
+        if ">>>" not in (inspect.getdoc(getattr(module, name)) or "")
+        and not re.search(rf"\bfg\.{name}\b|import [^\n]*\b{name}\b", code)
+    ]
+
+
+def test_every_public_name_has_an_example():
+    assert without_example(public(), code_that_runs()) == []
+
+
+def test_a_public_name_without_an_example_is_found():
+    assert without_example([(fedgram, "__version__")], "fg.__versions__") == ["__version__"]
 
 
 class Links(html.parser.HTMLParser):

@@ -49,7 +49,7 @@ for result in results:
 
 # %%
 auto = results.of("auto")[0]
-print(auto.to_frame())
+print(auto)  # with pandas installed, auto.to_frame() has a row for each site
 assert set(auto.models) == {"north", "south", "west"}
 
 # %% [markdown]
