@@ -29,7 +29,7 @@ from fedgram.export.onnx_images import _bicubic, _pillow
 from fedgram.features.backbones.bicubic import resized
 from fedgram.features.backbones.preprocessing import rows_first
 from fedgram.features.grid import Grid
-from fedgram.federation.new_data import NewData
+from fedgram.features.new_data import NewData
 from fedgram.models.adjusted import ClassMasked, Shifted
 from fedgram.models.linear import Linear
 from fedgram.models.model import Calibration

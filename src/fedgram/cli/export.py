@@ -12,7 +12,7 @@ from fedgram.cli.models import consistent, loaded, predictor_of
 from fedgram.cli.root import main, say
 from fedgram.errors import ConfigError
 from fedgram.export.folder import TARGETS, Target, export_model
-from fedgram.federation.new_data import backbone_of
+from fedgram.features.new_data import backbone_of
 from fedgram.models.saved import opened
 from fedgram.runtime.text import size
 

@@ -18,7 +18,7 @@ from fedgram.core.targets import outputs_named, real
 from fedgram.data.table_writer import FORMATS, TableFormat, csv_text, format_of, writer
 from fedgram.data.tabular.schema import Schema
 from fedgram.errors import DataError
-from fedgram.federation.new_data import NewData
+from fedgram.features.new_data import NewData
 from fedgram.models.saved import SavedModel, opened
 from fedgram.runtime.text import escaped
 

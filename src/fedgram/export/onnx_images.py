@@ -16,7 +16,7 @@ from fedgram.features.backbones.bicubic import SHARPNESS
 from fedgram.features.backbones.efficientnet import SIDE, EfficientNetLite0
 from fedgram.features.backbones.onnx import Onnx, Preprocessing
 from fedgram.features.backbones.plain import Pixels
-from fedgram.federation.new_data import FlatPixels
+from fedgram.features.new_data import FlatPixels
 
 PREFIX = "backbone/"
 _PILLOW_BITS = 22  # binary places of the weights of Pillow's resizing

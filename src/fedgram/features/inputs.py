@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.samples import Array, Features, Samples, Space
 from fedgram.data.arrays import matrix, require_finite
 from fedgram.data.dataset import Dataset, Vectors
 from fedgram.errors import DataError
+from fedgram.features.backbones.registry import Backbone
 from fedgram.features.grid import Grid
-from fedgram.features.standardize import Standardization
+from fedgram.features.new_data import NewData, backbone_of
+from fedgram.features.raw_inputs import RawInputs, raw_inputs
+from fedgram.features.standardize import Standardization, is_standardized
+from fedgram.features.stored import require_on_grid
 from fedgram.runtime.settings import propose
 
 
@@ -54,12 +61,15 @@ class Inputs:
         Parameters
         ----------
         given
-            An array, a list, a frame, a tensor, or a data set.
+            An array, a list, a frame, a tensor, or a data set; if the model names the backbone of
+            its features, also images, texts, or the path of a file or folder.
         """
         if isinstance(given, Samples):
             return given.features
         if isinstance(given, Features):
             return given
+        if (raw := raw_inputs(given)) is not None:
+            return self._embedded(raw)
         grid = Grid.of(self.space)
         if isinstance(given, Dataset | Vectors):
             return self._of_vectors(given, grid)
@@ -72,10 +82,30 @@ class Inputs:
             return self.standardization(x, grid)
         return grid(x, scale=self.scale, offset=self.offset, backbone=self.space.backbone)
 
+    def _embedded(self, raw: RawInputs) -> Features:
+        """Return the features of raw inputs, from the backbone that the model names."""
+        data = NewData(standardization=self.standardization)
+        if raw.source:
+            batches = data.batches(raw.source, self.space)
+        else:
+            if not self.space.backbone or is_standardized(self.space):
+                raise DataError(
+                    f"X: expected samples by features, got {raw.words}; this model was fitted on "
+                    "vectors that name no backbone: make the data with 'fedgram features' for a "
+                    "model that takes such inputs"
+                )
+            backbone = _backbone(self.space)
+            items = raw.items(backbone.takes)
+            names = [f"X[{k}]" for k in range(len(items))]
+            batches = data.embedded(items, names, self.space, backbone)
+        values = [batch.features.values for batch in batches]
+        return Features(np.concatenate(values), self.space)
+
     def _of_vectors(self, data: Dataset | Vectors, grid: Grid) -> Features:
         self._require_width(data.x)
         backbone = data.backbone or self.space.backbone
         if data.grid is not None:
+            require_on_grid(data.x, data.grid, grid, "X")
             return grid.stored(data.x, backbone=backbone)
         if self.standardization is not None:
             return self.standardization(data.x, grid)
@@ -95,3 +125,9 @@ class Inputs:
                 f"X: expected {self.space.inputs} features, as the model was fitted on, got "
                 f"{x.shape[1]}"
             )
+
+
+@lru_cache(maxsize=1)
+def _backbone(space: Space) -> Backbone:
+    """Return the backbone of a feature space, which stays in memory for the next samples."""
+    return backbone_of(space)

@@ -16,10 +16,11 @@ from fedgram.data.dataset import TEST, Dataset
 from fedgram.data.partition import Partition, partition
 from fedgram.data.plan import PartitionPlan
 from fedgram.data.sources import load_dataset
-from fedgram.errors import ConfigError, DataError, RowError
+from fedgram.errors import ConfigError, DataError
 from fedgram.features.grid import Grid
 from fedgram.features.inputs import Inputs
 from fedgram.features.standardize import Standardization, require_kept
+from fedgram.features.stored import features_of
 from fedgram.federation.client import Site
 from fedgram.federation.sites import Sites
 from fedgram.runtime.settings import build
@@ -94,29 +95,7 @@ def gridded(data: Dataset, grid: Grid, scaling: Standardization | None = None) -
 
     Raw columns are standardized first, if a standardization is given.
     """
-    if data.grid is not None:
-        if (grid.bits, grid.reach) != data.grid:
-            bits, clip = data.grid
-            raise DataError(
-                f"{data.name}: the features were stored on a grid of {bits} bits, clip {clip:g}; "
-                f"set grid.bits={bits} and grid.clip={clip:g}, or extract them again"
-            )
-        whole = np.issubdtype(data.x.dtype, np.integer)
-        if not whole or np.abs(data.x.astype(np.int64)).max(initial=0) > grid.bound:
-            raise DataError(
-                f"{data.name}: the features are not on the grid that the file names; "
-                "extract them again"
-            )
-        stored = grid.stored(data.x, backbone=data.backbone)
-        return Samples(stored, _labels(data))
-    if scaling is not None:
-        return Samples(scaling(data.x, grid), _labels(data))
-    try:
-        features = grid(data.x, scale=data.scale, offset=data.offset, backbone=data.backbone)
-    except RowError as error:
-        client = "" if data.client is None else f"client {data.client[error.row]}: "
-        raise DataError(f"{data.name}: {client}{error}") from error
-    return Samples(features, _labels(data))
+    return Samples(features_of(data, grid, scaling), _labels(data))
 
 
 def _labels(data: Dataset) -> Labels:

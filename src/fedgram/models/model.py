@@ -154,6 +154,12 @@ class Model(Wrapper):
         """Return the label of the largest score for each sample; of equal scores the first.
 
         Of a regression: a number for each sample, or a row of them if there are several outputs.
+
+        Parameters
+        ----------
+        X
+            An array, a list, a frame, a tensor, a data set or features. If the features of the
+            model were made by a backbone, also images, texts, or a path: see `Inputs.features`.
         """
         if self.outputs:
             values = real(self.outputs, self.decision_function(X))

@@ -27,8 +27,8 @@ from fedgram.features.backbones.registry import Backbone, Staged, find
 from fedgram.features.extract import decoded
 from fedgram.features.grid import Grid
 from fedgram.features.standardize import Standardization, is_standardized
+from fedgram.features.stored import features_of
 from fedgram.features.tabular import rows as table_rows
-from fedgram.federation.federated_dataset import gridded
 from fedgram.runtime.settings import propose
 
 DIGITS = 16  # of a backbone's digest in the name of a feature space
@@ -179,7 +179,7 @@ class NewData:
                 grid=found.grid,
                 name=source if not start else f"{source} (rows from {start})",
             )
-            features = gridded(data, Grid.of(space)).features
+            features = features_of(data, Grid.of(space))
             yield NewBatch(names=_numbered(len(x), start), features=features)
 
     def _standardized(self, found: Vectors, space: Space, source: str) -> Standardization | None:
@@ -202,7 +202,27 @@ class NewData:
 
     def _embedded(self, source: str, space: Space) -> Iterator[NewBatch]:
         items, named = self._items(source)
-        backbone = self._backbone(space, items)
+        yield from self.embedded(items, named, space, self._backbone(space, items))
+
+    def embedded(
+        self, items: Items, named: Sequence[str], space: Space, backbone: Backbone
+    ) -> Iterator[NewBatch]:
+        """Yield the features of images or texts in the space of a model.
+
+        Parameters
+        ----------
+        items, named
+            The samples, and their names.
+        space
+            The feature space of the model.
+        backbone
+            The backbone of this space, from `backbone_of`.
+        """
+        if backbone.takes != items.kind:
+            raise MismatchError(
+                f"{items.name}: {items.kind}, but {backbone.name}, the backbone of the model, "
+                f"takes {backbone.takes}"
+            )
         grid = Grid.of(space)
         with ThreadPoolExecutor(self.workers) as pool:
             for start in range(0, len(items), self.batch):
@@ -273,13 +293,7 @@ class NewData:
                 f"{items.name}: {items.kind}, but the model was made from vectors and names no "
                 "backbone; give vectors, or the backbone that made its features with --backbone"
             )
-        chosen = backbone_of(space, given=self.backbone, weights=self.weights, near=self.near)
-        if chosen.takes != items.kind:
-            raise MismatchError(
-                f"{items.name}: {items.kind}, but {chosen.name}, the backbone of the model, takes "
-                f"{chosen.takes}"
-            )
-        return chosen
+        return backbone_of(space, given=self.backbone, weights=self.weights, near=self.near)
 
     def _takes_texts(self, space: Space) -> bool:
         """Whether the backbone of the model takes texts; no if it cannot be had here."""
