@@ -25,6 +25,7 @@ ORDER = (  # as the papers have them
     *("fedhip-alpha", "fedhip-stress", "fedhip-backbones", "fedhip-disjoint", "fedhip-joiners"),
     *("fedhip-inversion", "fedhip-tiny-ridge"),
     *("fedacnnl-convex", "fedacnnl-convex-cifar10", "fedacnnl-mlp", "fedacnnl-cnn"),
+    *("fedacnnl-gain-convex", "fedacnnl-gain-mlp"),
     *("fedacnnl-synthetic", "natural-clients", "texts"),
 )
 HEAD = """# The papers' experiments, measured

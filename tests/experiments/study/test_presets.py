@@ -72,6 +72,8 @@ def test_a_preset_is_read_offline_and_its_settings_are_those_of_the_methods(name
     assert len(found.seeds) in (1, 3)
     for run in runs_of(name, sources, ["table.seeds=1"]):
         assert run.made
+        plan = run.settings.data  # equal training samples: validation samples are nobody's
+        assert plan.reserve_valid or not plan.valid_fraction
     for paper in found.published:
         assert published.load(paper).source
 
