@@ -9,6 +9,7 @@ from fedgram.core import out_of_core
 from fedgram.core.out_of_core import DiskStatistics
 from fedgram.core.samples import Features, Labels, Space
 from fedgram.core.statistics import Statistics
+from fedgram.core.targets import Output, Targets
 from fedgram.errors import ConfigError, DataError, MismatchError, SolveError
 
 CLASSES = ("a", "b", "c")
@@ -65,6 +66,9 @@ def test_what_cannot_be_summed_or_solved(tmp_path):
     wide = Features(features.values.astype(np.int16), Space(width=4, bound=2047))
     with pytest.raises(ConfigError, match="at most 8 bits"):
         DiskStatistics.over(lambda: [(wide, labels)], path)
+    doses = Targets.of(np.ones((9, 1)), (Output(name="dose", low=0.0, high=9.0),))
+    with pytest.raises(ConfigError, match="expected classes, got numbers of a regression"):
+        DiskStatistics.over(lambda: [(features, doses)], path)
     once = iter([(features, labels)] * 3)
     with pytest.raises(DataError, match="the batches changed"):
         DiskStatistics.over(lambda: [next(once)] if made_of(once) else [], path, most=24)

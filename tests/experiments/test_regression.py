@@ -236,8 +236,17 @@ def test_a_client_without_a_defined_r2_is_left_out_of_the_mean():
     assert total.client_mean == pytest.approx(some.r2)
     for tally in (one, same, some):
         tally.validate()
-    with pytest.raises(DataError):
-        dataclasses.replace(some, r2_clients=2).validate()
+    for wrong in (
+        {"r2_clients": 2},
+        {"r2_clients": 0, "r2s": 1},
+        {"r2s": -(10**13)},
+        {"squares": some.squares + 10**14},
+        {"absolutes": some.absolutes + 10**8},
+        {"energies": some.energies + 2 * LEVELS**2},
+        {"totals": some.totals + 2 * LEVELS},
+    ):
+        with pytest.raises(DataError):
+            dataclasses.replace(some, **wrong).validate()
 
 
 def test_what_is_selected_by_is_validated():
@@ -245,8 +254,47 @@ def test_what_is_selected_by_is_validated():
     found = SquaredErrors.of([truth.onehot(), np.full((2, 1), np.nan)], truth)
     found.validate()
     assert found.winner == 0
-    with pytest.raises(DataError):
-        dataclasses.replace(found, errors=-found.errors - 1).validate()
+    for wrong in (
+        {"errors": -found.errors - 1},
+        {"errors": found.errors + 10**12},
+        {"energies": found.energies + 2 * LEVELS**2},
+        {"totals": found.totals + 2 * LEVELS},
+    ):
+        with pytest.raises(DataError):
+            dataclasses.replace(found, **wrong).validate()
+
+
+def test_outputs_beyond_their_range_are_refused_in_sums():
+    site = fg.federate(data()).members[0]
+    honest = Statistics.of(site.train.features, site.train.labels)
+    honest.validate()
+    with pytest.raises(DataError, match="outputs larger than their range allows"):
+        dataclasses.replace(
+            honest, moment=honest.moment * 100, energy=honest.energy * 100**2
+        ).validate()
+
+
+def test_a_range_whose_steps_are_wider_than_the_values_differ_is_refused():
+    with pytest.raises(DataError, match=r"y: the range -1e\+07 to 1e\+07 has steps of 305, but"):
+        data(output_range=(-1e7, 1e7))
+    x, y, _ = table()
+    y[0] = 1e8
+    with (
+        pytest.warns(UserWarning, match="taken from the data"),
+        pytest.raises(DataError, match="declare a narrower output_range"),
+    ):
+        fg.Dataset(x, y, task="regression")
+    few = fg.Dataset(x[1:4], y[1:4], task="regression", output_range=(-1e7, 1e7))
+    assert len(few) == 3
+
+
+def test_equal_outputs_are_no_error():
+    x, _, ids = table()
+    equal = fg.Dataset(
+        x, np.full(240, 5.0), ids, task="regression", output_range=(0, 10), standardize=True
+    )
+    model = fg.run("afl", fg.federate(equal)).models["north"]
+    assert model.predict(x) == pytest.approx(np.full(240, 5.0), abs=1e-3)
 
 
 WRONG = {

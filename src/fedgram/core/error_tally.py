@@ -11,7 +11,7 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.additive import Additive, require_shape, schema_field
 from fedgram.core.samples import Floats, Integers
-from fedgram.core.targets import LEVELS, Output, Targets
+from fedgram.core.targets import LEVELS, Output, Targets, require_output_sums
 from fedgram.errors import DataError
 
 ONE = 10**6  # an R2 of 1.0 in fixed point
@@ -91,8 +91,14 @@ class ErrorTally(Additive):
         sums = (self.squares, self.absolutes, self.energies)
         if self.samples < 0 or any((each < 0).any() for each in sums):
             raise DataError("an ErrorTally with a negative count or sum of squares")
-        if self.r2_clients not in (0, 1) or self.r2s > ONE:
+        if self.r2_clients not in (0, 1) or not _LEAST * ONE <= self.r2s <= ONE:
             raise DataError("an ErrorTally that no single client can have")
+        if self.r2s and not self.r2_clients:
+            raise DataError("an ErrorTally with an R2 of no client")
+        squares, absolutes = self.samples * _FURTHEST**2, self.samples * _FURTHEST
+        if (self.squares > squares).any() or (self.absolutes > absolutes).any():
+            raise DataError("an ErrorTally with errors larger than its samples allow")
+        require_output_sums(self.samples, self.totals, self.energies)
 
     @property
     def r2(self) -> float:

@@ -20,6 +20,7 @@ from fedgram.core.kernels.choice import chosen
 from fedgram.core.kernels.way import triangle_size
 from fedgram.core.samples import Array, Features, Floats, Labels, Space
 from fedgram.core.solve import require_ridge
+from fedgram.core.targets import Targets
 from fedgram.errors import ConfigError, DataError, MismatchError, SolveError
 from fedgram.runtime import flops
 from fedgram.runtime.threads import single_threaded_blas
@@ -84,6 +85,11 @@ class DiskStatistics:
             raise ConfigError(
                 f"a Gram matrix in a file: expected features of at most 8 bits, got a bound of "
                 f"{space.bound}; use grid.bits from 2 to 8"
+            )
+        if isinstance(first[1], Targets):
+            raise ConfigError(
+                "a Gram matrix in a file: expected classes, got numbers of a regression; use "
+                "Statistics"
             )
         counts = []
         with path.open("wb") as file:

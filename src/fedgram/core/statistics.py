@@ -344,6 +344,12 @@ class TargetStatistics(Statistics):
     def claimed_samples(self) -> int:
         return self.count
 
+    def validate(self, sites: int = 1) -> None:
+        super().validate(sites)
+        # With it the bound of the moment too, which the energy and the diagonal limit.
+        if self.energy > self.count * len(self.classes) * LEVELS**2:
+            raise DataError("outputs larger than their range allows")
+
     @property
     def products(self) -> Floats:
         return self.moment / LEVELS

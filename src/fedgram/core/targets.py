@@ -18,6 +18,8 @@ from fedgram.core.samples import Array, Floats, Integers, Labels
 from fedgram.errors import DataError, MismatchError
 
 LEVELS = 2**15  # fixed-point steps from the middle of a range to each end
+_MOST = 0.8  # an output is lost if this fraction of its values are within one step
+_FEW = 20  # so few values say nothing about the values of others
 
 
 @register("Output/1")
@@ -170,6 +172,46 @@ class Targets(Labels):
     def take(self, indices: Array | slice) -> Targets:
         """Return some of the targets."""
         return Targets(self.codes[indices], self.classes, self.values[indices], self.outputs)
+
+
+def require_distinguished(values: Array, outputs: Sequence[Output]) -> None:
+    """Raise DataError if a range is so wide that most values are rounded to the same step.
+
+    Parameters
+    ----------
+    values
+        Real values, (samples, outputs).
+    outputs
+        The outputs.
+    """
+    if len(values) < _FEW:
+        return
+    low, high = np.quantile(values, [(1 - _MOST) / 2, (1 + _MOST) / 2], axis=0)
+    # Most values of a sparse output are equal: it is lost if the others are too.
+    spread = np.where(high > low, high - low, np.ptp(values, axis=0))
+    for output, each in zip(outputs, spread.tolist(), strict=True):
+        if 0 < each < output.step:
+            raise DataError(
+                f"{output.name}: the range {output.low:g} to {output.high:g} has steps of "
+                f"{output.step:.3g}, but most values are within {each:.3g} of each other and would "
+                "be rounded to the same step; declare a narrower output_range, and correct or "
+                "remove values that are far from the others"
+            )
+
+
+def require_output_sums(samples: int, totals: Integers, energies: Integers) -> None:
+    """Raise DataError if no outputs of this number of samples have these sums.
+
+    Parameters
+    ----------
+    samples
+        Number of samples.
+    totals, energies
+        Sum of each output and of its square, in fixed-point steps.
+    """
+    for total, energy in zip(totals.tolist(), energies.tolist(), strict=True):
+        if energy > samples * LEVELS**2 or total**2 > samples * energy:  # exact: Python integers
+            raise DataError("sums of outputs larger than their samples allow")
 
 
 _TEXT = re.compile(r"(.*) in \[(\S+), (\S+)\]", re.DOTALL)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array, Integers
-from fedgram.core.targets import Output, Targets
+from fedgram.core.targets import Output, Targets, require_distinguished
 from fedgram.data.arrays import coded, column, matrix, names, outputs, require_finite
 from fedgram.data.ranges import rounded_outwards
 from fedgram.errors import DataError
@@ -159,6 +159,7 @@ class Dataset:
             for name, (low, high) in zip(called, ranges, strict=True)
         ]
         targets = Targets.of(values, listed)
+        require_distinguished(values, listed)
         edges = np.quantile(values[:, 0], np.linspace(0, 1, _GROUPS + 1)[1:-1])
         groups = tuple(f"{listed[0].name}, tenth {k + 1}" for k in range(_GROUPS))
         codes = np.searchsorted(edges, values[:, 0], side="right")

@@ -11,7 +11,7 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.additive import Additive
 from fedgram.core.samples import Floats, Integers, Labels
-from fedgram.core.targets import LEVELS, Targets
+from fedgram.core.targets import LEVELS, Targets, require_output_sums
 from fedgram.errors import DataError, SolveError
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import correct
@@ -74,6 +74,9 @@ class SquaredErrors(Additive):
             raise DataError("squared errors: expected counts and squares of at least 0")
         if not len(self.errors) == len(self.totals) == len(self.energies):
             raise DataError("squared errors: expected a row for each output")
+        if (self.errors > self.samples * _FURTHEST**2).any():
+            raise DataError("squared errors: larger than their samples allow")
+        require_output_sums(self.samples, self.totals, self.energies)
 
     @property
     def accuracy(self) -> Floats:
