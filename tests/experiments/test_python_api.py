@@ -5,6 +5,7 @@ import pytest
 
 import fedgram as fg
 from fedgram.core import codec
+from fedgram.data.dataset import Vectors
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments.calibration import calibration
 from fedgram.experiments.progress import ProgressLine
@@ -116,12 +117,21 @@ def test_frames_are_brought_in_the_order_of_the_training_columns(wards):
     model = fg.run("afl", fg.federate(data)).models["south"]
     shuffled = frame[names[::-1]].assign(other=0.0)
     np.testing.assert_array_equal(model.decision_function(shuffled), model.decision_function(frame))
+    again = fg.Dataset(shuffled, wards.labels[wards.y])  # a data set of a frame too
+    np.testing.assert_array_equal(model.decision_function(again), model.decision_function(frame))
     with pytest.raises(DataError, match="X: expected a column 'f3', which is missing"):
         model.predict(frame.drop(columns="f3"))
     with pytest.raises(DataError, match="X: expected 8 features, as the model was fitted on, got"):
         model.predict(wards.x[:, :5])
     with pytest.raises(DataError, match="X: expected finite numbers, got NaN in row 1"):
         model.predict(np.where(np.arange(3)[:, None] == 1, np.nan, wards.x[:3]))
+
+
+def test_vectors_of_a_file_must_be_finite(wards):
+    standardized = fg.run("afl", fg.federate(wards, standardize=True)).models["south"]
+    broken = Vectors(x=np.where(np.arange(3)[:, None] == 1, np.nan, wards.x[:3]))
+    with pytest.raises(DataError, match="X: expected finite numbers, got NaN in row 1"):
+        standardized.predict(broken)
 
 
 @pytest.mark.parametrize("method", ["afl", "apfl", "local", "auto", "logistic", "fedavg"])

@@ -102,7 +102,16 @@ class Inputs:
         return Features(np.concatenate(values), self.space)
 
     def _of_vectors(self, data: Dataset | Vectors, grid: Grid) -> Features:
+        columns = data.columns if isinstance(data, Dataset) else ()
+        if columns and self.columns and columns != self.columns:
+            data = Vectors(
+                **{name: getattr(data, name) for name in ("backbone", "grid")},
+                x=self._ordered(data.x, columns),
+                scale=self._ordered(data.scale, columns),
+                offset=self._ordered(data.offset, columns),
+            )
         self._require_width(data.x)
+        require_finite(data.x, "X", self.columns)
         backbone = data.backbone or self.space.backbone
         if data.grid is not None:
             require_on_grid(data.x, data.grid, grid, "X")
@@ -111,13 +120,16 @@ class Inputs:
             return self.standardization(data.x, grid)
         return grid(data.x, scale=data.scale, offset=data.offset, backbone=backbone)
 
-    def _ordered(self, x: Array, columns: tuple[str, ...]) -> Array:
+    def _ordered(self, x: Any, columns: tuple[str, ...]) -> Any:
+        """Return columns, or numbers of columns, in the order of the model; one for all stays."""
+        if x is None or not x.ndim:
+            return x
         place = {name: k for k, name in enumerate(columns)}
         missing = [name for name in self.columns if name not in place]
         if missing:
             near = propose(missing[0], columns)
             raise DataError(f"X: expected a column {missing[0]!r}, which is missing; {near}")
-        return x[:, [place[name] for name in self.columns]]
+        return x[..., [place[name] for name in self.columns]]
 
     def _require_width(self, x: Array) -> None:
         if x.shape[1] != self.space.inputs:
