@@ -61,7 +61,7 @@ def test_the_tutorial_runs_and_ends_where_a_run_on_the_same_data_does(tmp_path):
     run = shell("fedgram run -m apfl-linear -s data.clients=3 --json", tmp_path)
     assert f'"shared_digest": "{solved}"' in run
     assert "after the deletion of west, as certified" in output
-    assert (tmp_path / "north" / "predictions.csv").read_text().startswith("label,name,score_0")
+    assert (tmp_path / "north" / "predictions.csv").read_text().startswith("item,label,name,score_0")
 
 
 @pytest.mark.docs
@@ -69,7 +69,7 @@ def test_three_hospitals_end_where_one_table_does(tmp_path):
     output = shell(scripts(TABLES), tmp_path)
     (solved,) = re.findall(r"^(\w{64})  afl on", output, re.MULTILINE)
     assert f'"shared_digest": "{solved}"' in output
-    assert re.search(r"^0,readmitted,.*\n1,well,", output, re.MULTILINE)  # the new patients
+    assert re.search(r"^1,0,readmitted,.*\n2,1,well,", output, re.MULTILINE)  # the new patients
     assert all((tmp_path / f"{name}.moments").stat().st_size < 1000 for name in ("north", "west"))
 
 

@@ -174,3 +174,27 @@ def test_every_public_name_has_a_place_in_the_reference(site):
         assert name == "__version__" or f'id="fedgram.{name}"' in page, name
     for name in fedgram.checks.__all__:
         assert f'id="fedgram.checks.{name}"' in page, name
+
+
+# What newcomers ask first, and where the answer is.
+ANSWERS = {
+    "How do I use my own data?": "tutorial.html#images-in-folders",
+    "Which method?": "choosing.html",
+    "What leaves my site?": "faq.html#what-leaves-my-site",
+    "How do I delete a patient?": "faq.html#how-do-i-delete-a-patient-or-a-site",
+    "How do I cite?": "cite.html",
+}
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("question", ANSWERS)
+def test_an_answer_is_two_clicks_from_the_first_page(site, question):
+    def linked(page):
+        links = Links()
+        links.feed((site / page).read_text("utf-8"))
+        inside = {f"{page}{one}" if one.startswith("#") else one for one in links.targets}
+        return {one for one in inside if ".html" in one and "/" not in one}
+
+    first = linked("index.html")
+    second = {one for page in first for one in linked(page.partition("#")[0])}
+    assert ANSWERS[question] in first | second
