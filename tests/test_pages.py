@@ -223,7 +223,7 @@ def for_export(folder):
     shell(
         "fedgram features photos --backbone pixels:8 -o photos.npz\n"
         "fedgram run -m auto -m afl -s data.source=photos.npz -s data.clients=3 --out runs/first\n"
-        "cp runs/first/afl/models/c0.safetensors north.safetensors",
+        "cp runs/first/afl/shared.safetensors north.safetensors",
         folder,
     )
 
@@ -234,7 +234,7 @@ def for_predict(folder):
     patients(folder)
     shell(
         "run() { fedgram run -m afl -s data.source=$1.npz -s data.clients=2 --out runs/$1\n"
-        "  cp runs/$1/afl/models/c0.safetensors $1.safetensors; }\n"
+        "  cp runs/$1/afl/shared.safetensors $1.safetensors; }\n"
         "fedgram features photos --backbone pixels:16 -o photos.npz; run photos\n"
         "fedgram features reviews.csv --text text --label stars -o reviews.npz; run reviews\n"
         "fedgram features patients.csv --label outcome -o patients.npz; run patients\n"
