@@ -61,7 +61,8 @@ def test_the_tutorial_runs_and_ends_where_a_run_on_the_same_data_does(tmp_path):
     run = shell("fedgram run -m apfl-linear -s data.clients=3 --json", tmp_path)
     assert f'"shared_digest": "{solved}"' in run
     assert "after the deletion of west, as certified" in output
-    assert (tmp_path / "north" / "predictions.csv").read_text().startswith("item,label,name,score_0")
+    predictions = (tmp_path / "north" / "predictions.csv").read_text()
+    assert predictions.startswith("item,label,name,score_0")
 
 
 @pytest.mark.docs
