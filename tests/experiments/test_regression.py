@@ -91,12 +91,21 @@ def test_afl_is_the_ridge_regression_of_scikit_learn(outputs):
     federated = fg.federate(data(outputs))
     result = fg.run("afl", federated, ridge=2.5)
     rows, truth = design(federated)
-    middle, half = 0.0, 20.0  # of the range: the constant is penalized in these units
-    expected = linear.Ridge(alpha=2.5, fit_intercept=False).fit(rows, (truth - middle) / half)
+    mean = truth.mean(axis=0)  # the ridge pulls towards the head that predicts it
+    expected = linear.Ridge(alpha=2.5, fit_intercept=False).fit(rows, truth - mean)
     test = federated.test
     ours = result.models["north"].predict(test).reshape(len(test), -1)
-    theirs = expected.predict(test.features.real()).reshape(len(test), -1) * half + middle
+    theirs = expected.predict(test.features.real()).reshape(len(test), -1) + mean
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["afl", "apfl-linear", "local", "central"])
+def test_a_wider_range_changes_predictions_by_steps_only(method):
+    found = []
+    for output_range in ((-20, 20), (-20, 200)):
+        federated = fg.federate(data(output_range=output_range))
+        found.append(fg.run(method, federated).models["north"].predict(federated.test))
+    np.testing.assert_allclose(*found, rtol=0, atol=0.01)
 
 
 def test_fedhip_is_the_ridge_regression_with_weights_of_scikit_learn():

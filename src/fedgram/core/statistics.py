@@ -344,6 +344,21 @@ class TargetStatistics(Statistics):
     def claimed_samples(self) -> int:
         return self.count
 
+    def path(self, ridges: Sequence[float], *, towards: Floats | None = None) -> Iterable[Floats]:
+        """Yield the weights for each of several ridges, by default towards the head of the mean.
+
+        So predictions do not depend on where the outputs lie in their declared range.
+        """
+        return super().path(ridges, towards=self._mean() if towards is None else towards)
+
+    def _mean(self) -> Floats | None:
+        """Return the head that predicts the mean of each output; None without a constant."""
+        if not self.space.has_constant or self.count <= 0:
+            return None
+        head, place = np.zeros(self.moment.shape), self.space.constant
+        head[place] = self.products[place] / (self.diagonal()[place] * self.space.unit)
+        return head
+
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)
         # With it the bound of the moment too, which the energy and the diagonal limit.

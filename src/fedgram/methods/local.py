@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
+from fedgram.core.targets import Targets
+from fedgram.features.grid import bias
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.method import Method
@@ -35,4 +39,12 @@ class Local(Method[None]):
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         samples = client.samples
-        return Linear.fitted(samples, samples.labels.onehot(), ridge=self.ridge, lift=self.lift)
+        targets = samples.labels.onehot()
+        if not (isinstance(samples.labels, Targets) and samples.features.space.has_constant):
+            return Linear.fitted(samples, targets, ridge=self.ridge, lift=self.lift)
+        # Of a regression the ridge pulls towards the client's mean, as in `TargetStatistics`.
+        mean = targets.mean(axis=0) if len(targets) else np.zeros(targets.shape[1])
+        head = Linear.fitted(samples, targets - mean, ridge=self.ridge, lift=self.lift)
+        space, weights = head.space, head.weights.copy()
+        weights[space.constant] += mean / (bias(space.unit, space.bound) * space.unit)
+        return replace(head, weights=weights)
