@@ -42,8 +42,8 @@ class SavedModel(Wrapper):
 
     model: Any
     schema: str = ""
-    standardization: Standardization | None = None
-    calibration: Calibration | None = None
+    standardization: Standardization | None = codec.added_field(None)
+    calibration: Calibration | None = codec.added_field(None)
 
     @property
     def wrapped(self) -> Any:
