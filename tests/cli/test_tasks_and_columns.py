@@ -11,6 +11,9 @@ from click.testing import CliRunner
 
 from fedgram.cli import main
 from fedgram.core import codec
+from fedgram.data.sources import load_dataset
+from fedgram.deploy.settings import read_federation, read_site
+from fedgram.errors import ConfigError, DataError
 
 
 @pytest.fixture
@@ -106,3 +109,50 @@ def test_columns_of_a_table_that_become_features_are_named(here):
         "features", "t.csv", "--label", "outcome", "--without", "patient_id", "-o", "u.npz"
     )
     assert "warning" not in done.stderr
+
+
+def test_combinations_that_a_regression_does_not_have_are_refused_by_name(here):
+    study = "[table]\ndatasets = ['doses.npz']\nmethods = ['afl']\n[data]\ntask = 'regression'\n"
+    Path("study.toml").write_text(study, "utf-8")
+    assert command(*NUMBERS, "-m", "auto", "-o", "runs").exit_code == 0
+    for words, text in (
+        ((*NUMBERS, "-m", "afl", "--calibrate"), "calibrate = true: expected classes"),
+        ((*NUMBERS, "-s", "metrics.auroc=true"), "metrics.auroc: expected classes"),
+        ((*NUMBERS, "-s", "metrics.classes=true"), "metrics.classes: expected classes"),
+        (("study", "study.toml"), "studies are of classes; repeat a regression with 'fedgram run"),
+        (
+            ("personalize", "runs/auto/shared.safetensors", "doses.npz", "-o", "own"),
+            "'fedgram personalize' is for classes",
+        ),
+    ):
+        done = command(*words)
+        assert done.exit_code == 2, done.output
+        assert text in done.output
+    words = "contributions, personal models and federations of sites are of classes"
+    done = command("contribute", "doses.npz", "--client", "north", "-o", "north.contribution")
+    assert done.exit_code == 3
+    assert words in done.output
+    Path("site.toml").write_text("name = 'north'\n[data]\ntask = 'regression'\n", "utf-8")
+    with pytest.raises(ConfigError, match="federations of sites are of classes"):
+        read_site(Path("site.toml"))
+    Path("federation.toml").write_text("[data]\ntask = 'regression'\n", "utf-8")
+    with pytest.raises(ConfigError, match="federations of sites are of classes"):
+        read_federation(Path("federation.toml"))
+
+
+def test_a_partition_of_numbers_shows_groups(here):
+    done = command("partition", *NUMBERS[1:])
+    assert done.exit_code == 0, done.output
+    assert "10 groups of samples with similar outputs" in done.output
+    assert "y, tenth" in done.output
+
+
+def test_numbers_that_features_wrote_as_classes_are_numbers_again(here):
+    rows = "".join(f"{20 + k % 40},{'mf'[k % 2]},{k * 1.5 + 0.25}\n" for k in range(60))
+    (here / "t.csv").write_text("age,sex,dose\n" + rows, "utf-8")
+    assert command("features", "t.csv", "--label", "dose", "-o", "t.npz").exit_code == 0
+    data = load_dataset("t.npz", task="regression", output_range=(0, 100))
+    assert np.abs(data.targets.real()[:, 0] - (np.arange(60) * 1.5 + 0.25)).max() < 0.01
+    assert command("features", "t.csv", "--label", "sex", "-o", "s.npz").exit_code == 0
+    with pytest.raises(DataError, match="expected numbers, got classes such as 'f'"):
+        load_dataset("s.npz", task="regression", output_range=(0, 100))

@@ -3,6 +3,7 @@
 import re
 import sys
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from secure_support import federation, load_of, names, signers, total_of
@@ -10,6 +11,7 @@ from secure_support import federation, load_of, names, signers, total_of
 from fedgram.checks.federations import partitioned
 from fedgram.cli import main
 from fedgram.core import codec
+from fedgram.data.dataset import Dataset
 from fedgram.data.plan import PartitionPlan
 from fedgram.data.sources import load_dataset
 from fedgram.errors import ConfigError, ExactnessError, PrivacyError
@@ -45,6 +47,27 @@ def test_secure_sums_change_nothing(name, settings, dropout):
     assert securely.model_digest == openly.model_digest
     assert securely.accuracy == openly.accuracy
     assert securely.scores.rows == []
+
+
+@pytest.mark.parametrize(
+    ("name", "dropout"),
+    [("afl", 0.15), ("fedhip", 0.0), ("apfl-linear", 0.15), ("intercept", 0.0), ("auto", 0.15)],
+)
+def test_secure_sums_of_a_regression_change_nothing(name, dropout):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(240, 5))
+    y = np.stack([10 * x[:, 0] + rng.normal(size=240), x[:, 1] ** 2], axis=1)
+    data = Dataset(
+        x, y, np.arange(240) % 6, task="regression", output_range=(-60, 60), standardize=True
+    )
+    openly, securely = (
+        run(create_method(name), federate(data), private=True, dropout=dropout, threshold=threshold)
+        for threshold in (None, 0.5)
+    )
+    assert securely.shared_digest == openly.shared_digest
+    assert securely.model_digest == openly.model_digest
+    assert securely.accuracy["client_mean"] == openly.accuracy["client_mean"]
+    assert securely.scores.errors == openly.scores.errors
 
 
 def test_gather_is_refused():

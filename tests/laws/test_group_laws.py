@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedgram import Grid, Lift, Space, Statistics, Tally
+from fedgram.core.error_tally import ErrorTally
+from fedgram.core.statistics import TargetStatistics
+from fedgram.core.targets import Output
 from fedgram.selection.class_prior import PSEUDO_COUNTS, PriorEvidence
 from fedgram.selection.pool import LikelihoodSums, PoolSums
+from fedgram.selection.squared_errors import SquaredErrors
 from fedgram.softmax.arithmetic import SoftmaxGrid
 from fedgram.softmax.sums import ResidualSums
 
@@ -18,6 +22,7 @@ from .law import GROUP, refuses
 
 SPACE = Space(width=2, unit=0.5, bound=127, steps=("input(2 features)", "grid(8 bits)"))
 CLASSES = ("yes", "no", "perhaps")
+DOSE, STAY = (Output(name=name, low=0.0, high=9.0) for name in ("dose", "stay"))
 COUNTS = st.integers(-(2**40), 2**40)
 
 
@@ -81,6 +86,16 @@ SUMMED = {
         slope=arrays(3),
         curvature=arrays(3, 3),
     ),
+    SquaredErrors: st.builds(
+        SquaredErrors, samples=COUNTS, errors=arrays(2, 3), totals=arrays(2), energies=arrays(2)
+    ),
+    ErrorTally: st.builds(
+        ErrorTally,
+        **dict.fromkeys(("samples", "r2_clients", "r2s"), COUNTS),
+        **dict.fromkeys(("squares", "absolutes", "totals", "energies"), arrays(2)),
+        outputs=st.just((DOSE, STAY)),
+    ),
+    TargetStatistics: statistics(TargetStatistics),
     PriorEvidence: st.builds(PriorEvidence, clients=COUNTS, likelihood=arrays(len(PSEUDO_COUNTS))),
 }
 

@@ -15,6 +15,7 @@ from fedgram.cli.root import main, say
 from fedgram.core import codec
 from fedgram.core.shared import Shared, part_for
 from fedgram.core.sound import require_sound
+from fedgram.core.targets import outputs_named
 from fedgram.data.sources import load_schema
 from fedgram.errors import ConfigError, DataError, FedgramError
 from fedgram.experiments import config as configuration
@@ -52,6 +53,11 @@ def personalize(
     if name not in (None, published.method, made_by):
         raise ConfigError(f"{shared}: was made by {made_by}, not {name}; leave out -m")
     changes = configuration.load(None, overrides, [str(made_by)]).method
+    if outputs_named(getattr(published.shared, "classes", ())):
+        raise ConfigError(
+            f"{shared}: was made from numbers of a regression; 'fedgram personalize' is for "
+            "classes: 'fedgram run --keep-models all' writes the models of numbers"
+        )
     with consistent(shared):
         method = published.make(changes.get(made_by, {}))
     common: Any = published.shared

@@ -14,7 +14,6 @@ from rich.table import Table
 from fedgram.cli.root import main
 from fedgram.cli.screen import cell
 from fedgram.data.partition import partition
-from fedgram.data.sources import load_dataset
 from fedgram.experiments import config as configuration
 from fedgram.experiments.partition_summary import ClientCounts, PartitionSummary, summary_of_indices
 from fedgram.report.charts.partition import partition as drawn_partition
@@ -44,9 +43,10 @@ def partition_command(
     Example: fedgram partition digits -s data.partition=shards -s data.clients=10 -o shards.svg
     """
     settings = _settings(source, overrides)
-    data = load_dataset(settings.data.source)
+    data = settings.data.load()
     summary = summary_of_indices(data, partition(data, settings.data))
     about = described(settings.to_dict()["data"], len(summary.clients))
+    kind = "classes" if data.targets is None else "groups of samples with similar outputs"
     if out:
         files.write(out, drawn_partition(about, summary))
     if as_json:
@@ -54,7 +54,7 @@ def partition_command(
         return
     console = Console()
     console.print(
-        escaped(f"{about}, {len(summary.classes)} classes"),
+        escaped(f"{about}, {len(summary.classes)} {kind}"),
         markup=False,
         highlight=False,
         soft_wrap=True,

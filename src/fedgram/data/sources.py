@@ -311,7 +311,7 @@ def _numbers(arrays: Mapping[str, Any], name: str, output_range: Any) -> Dataset
         raise DataError(f"{name}: array {missing[0]!r} is missing; expected x (n, d) and y (n)")
     return Dataset(
         arrays["x"],
-        arrays["y"],
+        _named_numbers(arrays, name) if "classes" in arrays else arrays["y"],
         scale=arrays.get("scale"),
         offset=arrays.get("offset"),
         client=_names(arrays.get("client"), f"{name}: client"),
@@ -323,6 +323,19 @@ def _numbers(arrays: Mapping[str, Any], name: str, output_range: Any) -> Dataset
         task=REGRESSION,
         output_range=output_range,
     )
+
+
+def _named_numbers(arrays: Mapping[str, Any], name: str) -> Array:
+    """Return the outputs of a file whose classes are numbers, as 'fedgram features' writes them."""
+    classes = [str(one) for one in np.asarray(arrays["classes"]).reshape(-1)]
+    try:
+        values = np.array([float(one) for one in classes])
+    except ValueError as error:
+        raise DataError(
+            f"{name}: task: expected numbers, got classes such as {classes[0]!r}; leave the task "
+            "out, or give an outcome of numbers"
+        ) from error
+    return values[_codes(np.asarray(arrays["y"]), name)]
 
 
 def _grid(array: Array | None, name: str) -> tuple[int, float] | None:
@@ -372,7 +385,8 @@ def _codes(y: Array, name: str) -> Integers:
         if not whole:
             raise DataError(
                 f"{name}: y: expected integer class codes from 0, got {y.dtype} values "
-                "(for numbers use data.task=regression, or task='regression')"
+                "(for numbers use data.task=regression of 'fedgram run', or task='regression' in "
+                "Python; contributions, personal models and federations of sites are of classes)"
             )
     codes: Integers = y.astype(np.int64)
     return codes

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedgram.data.dataset import REGRESSION
 from fedgram.engines.remote.collector import Deadlines
 from fedgram.engines.remote.policy import SitePolicy
 from fedgram.errors import ConfigError, DataError
@@ -17,6 +18,10 @@ from fedgram.features.grid import Grid
 from fedgram.runtime.settings import build, propose
 from fedgram.runtime.text import clean_name
 
+NOT_OF_NUMBERS = (
+    "data.task = 'regression': federations of sites are of classes; try a regression with 'fedgram "
+    "run', or leave the task out"
+)
 NODES = "nodes.json"  # which node is which site, by their registered keys
 
 
@@ -117,6 +122,8 @@ def read_federation(path: Path) -> tuple[Config, FederationRules]:
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: federation: expected a table")
     config = configuration.read(settings)
+    if config.data.task == REGRESSION:
+        raise ConfigError(f"{path}: {NOT_OF_NUMBERS}")
     for name in config.methods:
         if name.endswith(".py"):
             raise ConfigError(
@@ -154,6 +161,8 @@ def read_site(path: Path) -> SiteSettings:
         raise ConfigError(f"{path}: share = {share!r}: expected an integer >= 0")
     folder = path.resolve().parent
     data = _table(settings, "data", path)
+    if data.get("task") == REGRESSION:
+        raise ConfigError(f"{path}: {NOT_OF_NUMBERS}")
     raw = _table(settings, "features", path)
     if isinstance(data.get("source"), str):
         data["source"] = found(data["source"], folder)

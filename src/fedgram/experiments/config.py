@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fedgram.data.dataset import Dataset
+from fedgram.data.dataset import REGRESSION, Dataset
 from fedgram.data.plan import PartitionPlan, stated
 from fedgram.data.sources import load_dataset
 from fedgram.errors import ConfigError
@@ -266,6 +266,11 @@ def read(settings: Mapping[str, Any]) -> Config:
         for name, table in _table(settings.get("method", {}), "method").items()
     }
     every = _table(settings.get("every", {}), "every")
+    if built["data"].task == REGRESSION and settings.get("calibrate"):
+        raise ConfigError(
+            "calibrate = true: expected classes, got data.task = 'regression'; models of numbers "
+            "have no probabilities: leave calibrate out"
+        )
     config = Config(
         **built,
         methods=tuple(dict.fromkeys(methods)),

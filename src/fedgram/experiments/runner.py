@@ -248,7 +248,7 @@ def _run(
     progress: bool | None,
 ) -> Result:
     called = name or type(method).__name__.lower()
-    _require_task(method, called, sites)
+    _require_task(method, called, sites, metrics)
     record = record or Record(settings=_about(method, called, sites, seed))
     if not private and threshold is None:  # sums do not reveal class counts
         record.partition(summary_of(sites))
@@ -290,8 +290,18 @@ def _run(
     return replace(result, seed=seed, common=_common(method, sites, seed))
 
 
-def _require_task(method: Method[Any], name: str, sites: FederatedDataset) -> None:
-    if isinstance(sites.test.labels, Targets) and not method.predicts_numbers:
+def _require_task(
+    method: Method[Any], name: str, sites: FederatedDataset, metrics: Metrics
+) -> None:
+    if not isinstance(sites.test.labels, Targets):
+        return
+    for metric in ("auroc", "classes"):
+        if getattr(metrics, metric):
+            raise ConfigError(
+                f"metrics.{metric}: expected classes, got numbers of a regression, whose scores "
+                f"are R2, RMSE and MAE; leave metrics.{metric} out"
+            )
+    if not method.predicts_numbers:
         able = [each for each in names() if find_method(each).predicts_numbers]
         raise ConfigError(
             f"method {name}: expected classes, got numbers of a regression; methods for these are "

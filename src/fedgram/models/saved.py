@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgram.core import codec
+from fedgram.core.codec import added_field
 from fedgram.core.samples import Features, Floats
 from fedgram.core.shared import Wrapper
 from fedgram.features.standardize import Standardization
@@ -42,8 +43,8 @@ class SavedModel(Wrapper):
 
     model: Any
     schema: str = ""
-    standardization: Standardization | None = codec.added_field(None)
-    calibration: Calibration | None = codec.added_field(None)
+    standardization: Standardization | None = added_field(None)
+    calibration: Calibration | None = added_field(None)
 
     @property
     def wrapped(self) -> Any:

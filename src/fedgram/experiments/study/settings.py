@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fedgram.data.dataset import REGRESSION
 from fedgram.errors import ConfigError
 from fedgram.experiments import config
 from fedgram.experiments.measures import COST_AXES, Measure, measure
@@ -131,6 +132,11 @@ def read(settings: Mapping[str, Any]) -> Study:
         key: axes.as_table(settings[key], key) for key in (*RUN_TABLES, "method") if key in settings
     }
     data = shared.get("data", {})
+    if data.get("task") == REGRESSION:
+        raise ConfigError(
+            "data.task = 'regression': studies are of classes; repeat a regression with 'fedgram "
+            "run --seeds N', and compare folders of runs with 'fedgram report'"
+        )
     _refuse_what_axes_decide(table, shared)
     show = axes.as_list(table.get("show", "client_mean"), "table.show")
     published = axes.as_list(table.get("published", []), "table.published", empty=True)
