@@ -594,7 +594,7 @@ def privacy(records: Records, _: Any, __: Any) -> Finding:
         f"under the curve of {found['membership_auc']:.3f} (by leverage, streams of 1,024 features). Use "
         "[secure sums](security.md)",
         verdict=CONTRADICTED if wrong else REPRODUCED,
-        command=f"{MEASURE}, `pytest tests/attacks/test_contribution.py`",
+        command=f"{MEASURE}, `pytest tests/attacks/test_one_contribution.py`",
     )
 
 

@@ -311,6 +311,7 @@ def test_one_method_is_shown_whole():
     assert "Exchanges: the sum of" in shown
     assert "alpha = " in shown
     assert "APFL" not in shown
+    assert "\\x0a" not in shown  # lines are folded, not escaped
     refused("method 'apf' is not known; did you mean 'apfl'?", "methods", "apf")
 
 

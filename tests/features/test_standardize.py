@@ -115,7 +115,7 @@ def test_the_partition_changes_no_standardized_total():
 
 def test_breast_cancer_is_learned_from_raw_columns():
     datasets = pytest.importorskip("sklearn.datasets")
-    frame = datasets.load_breast_cancer(as_frame=True)
-    data = fg.Dataset(frame.data, frame.target, standardize=True)
+    cancer = datasets.load_breast_cancer()
+    data = fg.Dataset(cancer.data, cancer.target, standardize=True)
     result = fg.run("afl", fg.federate(data, clients=5, partition="iid"))
     assert result.accuracy["sample_mean"] > 0.95

@@ -63,7 +63,12 @@ def test_a_run_whose_record_is_damaged_is_waited_for(tmp_path):
 def test_after_the_end_the_page_is_the_usual_one(tmp_path):
     write_run(tmp_path / "runs" / "afl", "afl")
     out = tmp_path / "report.html"
-    command = [sys.executable, "-m", "fedgram.cli", "report", str(tmp_path / "runs"), "--watch"]
+    # In the background SIGINT may be ignored, and what is started there inherits that.
+    start = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from fedgram.cli import main; main()"
+    )
+    command = [sys.executable, "-c", start, "report", str(tmp_path / "runs"), "--watch"]
     process = subprocess.Popen(
         [*command, "-o", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -46,8 +46,9 @@ def methods(name: str | None, as_json: bool) -> None:
     for entry in listed:
         console.print(f"[bold]{entry['name']}[/bold]  {cell(entry['summary'])}")
         if name:
-            body = _body(methods_module.find_method(name))
-            console.print(f"\n{cell(body)}\n" if body else "", highlight=False)
+            for paragraph in _paragraphs(methods_module.find_method(name)):
+                console.print(f"\n{cell(paragraph)}", highlight=False)
+            console.print()
         for parameter in entry["parameters"]:
             default = cell(written(parameter["default"]))
             console.print(f"    {parameter['name']} = {default}", highlight=False)
@@ -67,11 +68,11 @@ def _described(name: str) -> dict[str, Any]:
     }
 
 
-def _body(kind: type[Any]) -> str:
-    """Return the text of a method between its first line and its parameters."""
+def _paragraphs(kind: type[Any]) -> list[str]:
+    """Return the text of a method between its first line and its parameters, by paragraphs."""
     doc = inspect.getdoc(kind) or ""
     text = re.split(r"\n\w+\n-+\n", doc.partition("\n")[2])[0]
-    return text.strip()
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()) if part]
 
 
 @main.command()

@@ -89,7 +89,7 @@ class ArrayCache:
         >>> doubles = ArrayCache(most=2**20)
         >>> first = doubles.rows(block, "twice", lambda: 2.0 * block.values)
         >>> doubles.rows(block.take(slice(1, 3)), "twice", lambda: None)  # not made again
-        array([[-4.],
+        array([[-8.],
                [12.]])
         """
         block, start = features.part_of or (features, 0)

@@ -61,6 +61,30 @@ def downsampled(side: int) -> str:
     return f"pixels:{side}"
 
 
+def name_and_digest(backbone: str) -> tuple[str, str]:
+    """Return the name of a backbone, and the digest that follows it ("" if there is none).
+
+    Examples
+    --------
+    >>> name_and_digest("hf:org/model 0123456789abcdef"), name_and_digest("table")
+    (('hf:org/model', '0123456789abcdef'), ('table', ''))
+    """
+    name, _, digest = backbone.partition(" ")
+    return name, digest
+
+
+def source_and_model(backbone: str) -> tuple[str, str]:
+    """Return where a backbone comes from, and the model there; ("", "") if its name has no source.
+
+    Examples
+    --------
+    >>> source_and_model("hf:org/model 0123"), source_and_model("wordllama 0123")
+    (('hf', 'org/model'), ('', ''))
+    """
+    source, colon, model = name_and_digest(backbone)[0].partition(":")
+    return (source, model) if colon else ("", "")
+
+
 def layout_of(backbone: str) -> ImageLayout | TableLayout | None:
     """Return the layout of a backbone's vectors; None if the name of the backbone has none.
 
@@ -76,5 +100,5 @@ def layout_of(backbone: str) -> ImageLayout | TableLayout | None:
         return ImageLayout(height=height, width=width, channels=channels)
     if found := re.match(r"pixels:(\d+)\b", backbone):  # a digest may follow
         return ImageLayout(height=int(found[1]), width=int(found[1]), channels=3)
-    first, _, schema = backbone.partition(" ")
+    first, schema = name_and_digest(backbone)
     return TableLayout(schema=schema) if first == _TABLE else None

@@ -377,8 +377,7 @@ def run_on(
         scored = scorer.score(late, chosen.round, chosen.shared)
         holdout, models = scorer.with_global_test(scored).scores, {**models, **scored.models}
         record.scores(chosen.round, HOLDOUT, holdout.rows, holdout.summary())
-    settings = asdict(method)  # type: ignore[call-overload]
-    published = Published(method=name or "", settings=settings, shared=chosen.shared)
+    published = Published(method=name or "", settings=method.settings(), shared=chosen.shared)
     record.models(published, models)
     # Last, so that a recorded delivery means a complete record.
     engine.deliver(chosen.shared, chosen.round)
@@ -389,7 +388,7 @@ def run_on(
         last=last,
         predictors=models,
         holdout=holdout,
-        record=record.to_run_record(called, settings),
+        record=record.to_run_record(called, published.settings),
         shared_predictor=partial(method.shared_predictor, chosen.shared),
     )
 

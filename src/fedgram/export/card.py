@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core import codec
-from fedgram.core.layouts import TableLayout
+from fedgram.core.layouts import TableLayout, name_and_digest, source_and_model
 from fedgram.core.samples import NO_SPACE, Space
 from fedgram.data.items import ItemKind
 from fedgram.errors import DataError
@@ -206,9 +206,9 @@ def _clients(run: RunRecord) -> list[str]:
 def _head(facts: CardFacts) -> str:
     lines = ["---", "library_name: fedgram", f"pipeline_tag: {_task(facts.space)}", "tags:"]
     lines += [f"- {tag}" for tag in ("federated-learning", "closed-form", facts.method) if tag]
-    backbone = facts.space.backbone.partition(" ")[0]
-    if ":" in backbone and backbone.partition(":")[0] in ("hf", "timm"):
-        lines.append(f"base_model: {json.dumps(backbone.partition(':')[2])}")
+    source, model = source_and_model(facts.space.backbone)
+    if source in ("hf", "timm"):
+        lines.append(f"base_model: {json.dumps(model)}")
     if facts.run is not None:
         lines += _index(facts, facts.run)
     return "\n".join([*lines, "---\n"])
@@ -231,7 +231,7 @@ def _index(facts: CardFacts, run: RunRecord) -> list[str]:
 
 
 def _task(space: Space) -> str:
-    name = space.backbone.partition(" ")[0].partition(":")[0]
+    name = source_and_model(space.backbone)[0] or name_and_digest(space.backbone)[0]
     if not space.backbone or isinstance(space.layout, TableLayout) or name == "identity":
         return _TASKS["table"]
     return _TASKS["texts" if name in _TEXT_BACKBONES[:1] else "images"]

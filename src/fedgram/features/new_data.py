@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedgram.core.layouts import ImageLayout, TableLayout
+from fedgram.core.layouts import ImageLayout, TableLayout, name_and_digest, source_and_model
 from fedgram.core.samples import Array, Features, Space
 from fedgram.data.dataset import Dataset, Vectors
 from fedgram.data.hub import is_hub
@@ -297,7 +297,7 @@ class NewData:
 
     def _takes_texts(self, space: Space) -> bool:
         """Whether the backbone of the model takes texts; no if it cannot be had here."""
-        wanted = self.backbone or space.backbone.partition(" ")[0]
+        wanted = self.backbone or name_and_digest(space.backbone)[0]
         if wanted.partition(":")[0] not in _TEXT_SOURCES:
             return False
         try:
@@ -324,7 +324,7 @@ def backbone_of(
     """
     if isinstance(space.layout, ImageLayout) and _is_flat(space):
         return FlatPixels(layout=space.layout, name=space.backbone)
-    wanted, _, digest = space.backbone.partition(" ")
+    wanted, digest = name_and_digest(space.backbone)
     if isinstance(space.layout, TableLayout) or wanted == "identity":
         raise MismatchError(
             f"the model was made for {space.backbone}, which is no backbone; expected a table or "
@@ -387,7 +387,7 @@ def _embed(backbone: Backbone, ready: Sequence[Any]) -> Array:
 
 def _is_flat(space: Space) -> bool:
     """Whether the features are the pixels of images of one size, as they are."""
-    return isinstance(space.layout, ImageLayout) and not space.backbone.startswith("pixels")
+    return isinstance(space.layout, ImageLayout) and source_and_model(space.backbone)[0] != "pixels"
 
 
 def _holds_images(source: str) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive, require_shape, schema_field
+from fedgram.core.layouts import name_and_digest
 from fedgram.core.samples import Array, Features, Floats, Integers, Space
 from fedgram.errors import DataError
 from fedgram.features.grid import Grid
@@ -192,7 +193,7 @@ def is_standardized(space: Space) -> bool:
 
     A model takes raw columns only if its file contains their means and deviations.
     """
-    return space.backbone.partition(" ")[0] == STANDARDIZED
+    return name_and_digest(space.backbone)[0] == STANDARDIZED
 
 
 def require_kept(x: Array, grid: Grid, name: str, columns: Sequence[str] = ()) -> None:

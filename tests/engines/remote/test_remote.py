@@ -35,6 +35,10 @@ CLOSED = {
     "deepafl": BLOCKS,
     "deepafl-apfl": BLOCKS,
     "deepafl-fedhip": BLOCKS,
+    "deepafl-top": {**BLOCKS, "top": {"method": "prior"}},
+    "kernel": {"width": 32, "top": {"method": "afl"}},
+    "projected": {"top": {"method": "afl"}},
+    "ensemble": {"lift": {"width": 32}},
 }
 LITTLE = {"clients": 3, "dirichlet": 1.0, "valid_fraction": 0.1, "test_fraction": 0.7}
 
