@@ -7,15 +7,18 @@ import pytest
 
 from fedgram import InProcess, Lift, Statistics, create_method, run
 from fedgram.checks.federations import federated, partitioned, trainable
+from fedgram.core import gcv
 from fedgram.core.gcv import (
     RIDGES,
     SLACK,
     best_ridge,
     best_ridge_for_new_clients,
+    best_ridges,
     error_at_new_clients,
     generalized_error,
     resolved,
 )
+from fedgram.core.solve import Factor
 from fedgram.engines.ledger_backed import Ledgered
 from fedgram.errors import PrivacyError, SolveError
 from fedgram.models.linear import Linear
@@ -96,9 +99,13 @@ def test_with_slack_ridges_that_were_not_tried_are_nearly_as_good(width):
     assert errors[found] <= errors[without] * 1.05
 
 
-def test_a_search_takes_few_factorizations(monkeypatch):
-    from fedgram.core.solve import Factor
+def test_several_slacks_take_one_search():
+    total = statistics(trainable())
+    slacks = [0.0, 0.01, 0.1]
+    assert best_ridges(total, slacks) == [best_ridge(total, slack=slack) for slack in slacks]
 
+
+def test_a_search_takes_few_factorizations(monkeypatch):
     samples = trainable()
     total = Statistics.of(Lift(width=160)(samples.features), samples.labels)
     made, original = [], Factor.of.__func__
@@ -107,6 +114,40 @@ def test_a_search_takes_few_factorizations(monkeypatch):
     )
     best_ridge(total)
     assert len(made) <= 5
+
+
+@pytest.mark.parametrize("ridge", [1.0, 100.0, 10_000.0])
+def test_an_estimated_trace_is_close_to_the_exact_one(ridge):
+    """The error follows from the entries off the diagonal; it is at most four standard errors."""
+    rows = Lift(width=400)(trainable().features).real()
+    gram = rows.T @ rows
+    inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
+    factor = Factor.of(gram, ridge)
+    off = np.sum(inverse**2) - np.sum(np.diagonal(inverse) ** 2)
+    found = factor.estimated_inverse_trace()
+    assert found != factor.inverse_trace() == pytest.approx(np.trace(inverse), rel=1e-6)
+    assert abs(found - np.trace(inverse)) <= 4 * np.sqrt(2 * off / 64)
+    assert found == factor.estimated_inverse_trace()
+
+
+def test_with_an_estimated_trace_the_ridge_is_as_good(monkeypatch):
+    total = Statistics.of(Lift(width=300)(trainable().features), trainable().labels)
+    exact = {ridge: generalized_error(total, ridge) for ridge in RIDGES}
+    assert total.count >= 4 * total.space.width
+    monkeypatch.setattr(gcv, "_ESTIMATED", 200)
+    for ridge in RIDGES:
+        assert generalized_error(total, ridge) == pytest.approx(exact[ridge], rel=0.005)
+    assert exact[best_ridge(total)] <= min(exact.values()) * 1.02
+
+
+def test_few_samples_for_each_feature_have_an_exact_trace(monkeypatch):
+    monkeypatch.setattr(gcv, "_ESTIMATED", 200)
+    monkeypatch.setattr(Factor, "estimated_inverse_trace", lambda self: 1 / 0)
+    lifted = Lift(width=300)(trainable().features)
+    few = slice(0, 1100)
+    assert generalized_error(Statistics.of(lifted.take(few), trainable().labels.take(few)), 1.0) > 0
+    with pytest.raises(ZeroDivisionError):
+        generalized_error(Statistics.of(lifted, trainable().labels), 1.0)
 
 
 def test_a_given_ridge_is_left_alone():

@@ -1,5 +1,7 @@
 """Every formula that leaves a sample out, against refitting without that sample."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from fedgram.checks.federations import partitioned as digits_dealt
 from fedgram.errors import SolveError
 from fedgram.experiments.scores import Metrics
 from fedgram.federation.shared import tuned_settings
+from fedgram.selection import leave_one_out
 from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import (
     ALPHAS,
@@ -133,6 +136,39 @@ def test_a_client_outside_the_sum_is_out_of_sample_already(parts):
     assert close(own.shared() + refined, refitted(mine, others, model))
     heavier = refitted(mine, others, lambda rest, _: whole.with_extra_weight(rest, NONE, 30.0))
     assert close(own.with_extra_weight()(30.0), heavier)
+
+
+def test_wide_rows_are_whitened_in_single_precision(monkeypatch):
+    mine, others = trainable().take(slice(0, 40)), trainable().take(slice(40, 1000))
+    lift = Lift(width=200, seed=3)
+    exact, _ = own_of(mine, others, lift, ridge=30.0)
+    assert exact.whitened.dtype == np.float64
+    monkeypatch.setattr(leave_one_out, "_WIDE", 200)
+    narrow, whole = own_of(mine, others, lift, ridge=30.0)
+    assert narrow.whitened.dtype == np.float32
+    assert narrow.leverage.dtype == narrow.hat.dtype == np.float64
+    rows = mine.features.values
+    for ours, theirs in (
+        (narrow.shared(), exact.shared()),
+        (narrow.fit_residual(rows)(100.0), exact.fit_residual(rows)(100.0)),
+        (narrow.with_extra_weight()(30.0), exact.with_extra_weight()(30.0)),
+        (narrow.normalized(whole, lift), exact.normalized(whole, lift)),
+    ):
+        assert 0 < np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
+
+
+def test_a_sample_of_large_leverage_is_whitened_in_double_precision(monkeypatch):
+    monkeypatch.setattr(leave_one_out, "_WIDE", 200)
+    samples = trainable().take(slice(0, 1000))
+    values = samples.features.values.copy()
+    values[0, :60] = 127 * (-1) ** np.arange(60)  # like no other sample
+    lift = Lift(width=200, activation="identity", seed=3)
+    odd = replace(samples, features=replace(samples.features, values=values))
+    own, _ = own_of(odd.take(slice(0, 5)), odd.take(slice(5, 1000)), lift, ridge=1e-2)
+    assert own.leverage.max() > 0.9
+    assert own.whitened.dtype == np.float64
+    few, _ = own_of(samples.take(slice(5, 9)), samples.take(slice(9, 700)), lift)
+    assert few.whitened.dtype == np.float64  # too few samples for each feature
 
 
 def test_a_sample_that_alone_decides_counts_as_wrong():

@@ -10,10 +10,11 @@ from fedgram import Lift
 from fedgram.checks.federations import trainable
 from fedgram.core import codec
 from fedgram.errors import DataError, SolveError
-from fedgram.methods._pooling import SOFT_SCALES, Judged, side_by_side, trials
+from fedgram.methods._pooling import SOFT_SCALES, Judged, side_by_side
 from fedgram.models.adjusted import Blend, ClassMasked, Shifted
 from fedgram.models.linear import Linear
 from fedgram.selection import pool
+from fedgram.selection.candidates import GAUSSIAN_SCALES, SCALES
 from fedgram.selection.pool import (
     LOSS_PLACES,
     LikelihoodSums,
@@ -112,13 +113,36 @@ def test_nobody_who_tried_anything_is_said_so():
     assert PoolSums.zero().mean_loss == PoolSums.zero().accuracy == 0
 
 
-def test_trials_are_scores_by_each_scale_without_and_with_the_prior():
-    scores, odds = np.array([[1.0, 2.0]], np.float32), np.array([[0.5, -0.5]])
-    tried = trials(scores, odds, SOFT_SCALES)
-    assert len(tried) == 2 * len(SOFT_SCALES)
-    for k, scale in enumerate(SOFT_SCALES):
-        np.testing.assert_allclose(tried[2 * k], scale * scores, rtol=1e-6)
-        np.testing.assert_allclose(tried[2 * k + 1], scale * scores + odds, rtol=1e-6)
+@pytest.mark.parametrize("scales", [SOFT_SCALES, SCALES, GAUSSIAN_SCALES])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scales_without_and_with_the_prior_are_the_settings_one_by_one(scales, dtype):
+    rng = np.random.default_rng(len(scales))
+    codes, often = rng.integers(0, 7, 300), rng.integers(0, 4, 300)
+    scores = rng.normal(size=(300, 7)).astype(dtype) + (codes[:, None] == np.arange(7))
+    odds = 8 * rng.normal(size=(300, 7))
+    sums = LikelihoodSums.over_scales(scores.astype(dtype), odds, scales, codes, often)
+    reference = LikelihoodSums.of(
+        [scale * scores + prior * odds for scale in scales for prior in (0, 1)], codes, often
+    )
+    assert sums.weight == reference.weight
+    assert np.array_equal(sums.correct, reference.correct)
+    np.testing.assert_allclose(sums.mean_loss, reference.mean_loss, rtol=2e-6, atol=2e-6)
+
+
+def test_scales_of_many_samples_are_summed_by_parts(monkeypatch):
+    (scores, odds), codes = problem(terms=2)
+    whole = LikelihoodSums.over_scales(scores, odds, SCALES, codes)
+    monkeypatch.setattr(pool, "_SCORES_AT_ONCE", 3 * scores.shape[1])
+    assert LikelihoodSums.over_scales(scores, odds, SCALES, codes) == whole
+    nothing = LikelihoodSums.over_scales(scores[:0], odds[:0], SCALES, codes[:0])
+    assert nothing.weight == 0
+    assert nothing + whole == whole
+
+
+def test_scales_of_scores_that_are_not_a_number_count_as_no_knowledge():
+    scores = np.array([[np.nan, 1.0, 2.0], [50.0, 0.0, 0.0]])
+    sums = LikelihoodSums.over_scales(scores, np.zeros((2, 3)), SCALES, np.array([1, 0]))
+    assert sums.mean_loss[-1] == pytest.approx(np.log(3) / 2, abs=1e-6)
 
 
 # Derivatives

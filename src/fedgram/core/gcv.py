@@ -29,6 +29,9 @@ _ALIKE = 1e-9  # errors with a smaller relative difference count as equal; the l
 # For a shared head the selected ridge is the smallest one whose error is at most this much above
 # the minimum, relatively: accuracy needs less ridge than squared error.
 SLACK = 0.01
+# From this number of features on, and this number of samples for each, the degrees of freedom are
+# estimated: an exact trace takes as long as a factorization.
+_ESTIMATED, _MANY = 2048, 4
 _FURTHEST = 4  # maximum number of positions below the minimum with slack: a tenth of its ridge
 
 
@@ -88,8 +91,15 @@ def best_ridge(total: Statistics, ridges: Sequence[float] = RIDGES, *, slack: fl
     >>> best_ridge(Statistics.of(Grid()(digits.x), Labels(digits.y, digits.classes)))
     0.56
     """
+    return best_ridges(total, [slack], ridges)[0]
+
+
+def best_ridges(
+    total: Statistics, slacks: Sequence[float], ridges: Sequence[float] = RIDGES
+) -> list[float]:
+    """Return `best_ridge` for each slack, from the same factorizations."""
     tried = _tried(_error_of(total), ridges, *_effort(total, ridges))
-    return ridges[_slackened(tried, slack)]
+    return [ridges[_slackened(tried, slack)] for slack in slacks]
 
 
 def error_at_new_clients(total: Statistics, clients: Iterable[Statistics], ridge: float) -> float:
@@ -152,6 +162,18 @@ def _effort(total: Statistics, ridges: Sequence[float]) -> tuple[float, int]:
     return total.count / _SAMPLES_PER_RIDGE, _TRIALS if few else len(ridges)
 
 
+def _trace(factor: Factor, count: int) -> float:
+    """Return the trace of the inverse; estimated if it takes long and hardly matters.
+
+    The estimate's standard error is at most ``sqrt(2 width / vectors)`` degrees of freedom. With
+    at least four samples for each feature this is a small part of the degrees that are left.
+    """
+    width = len(factor.lower)
+    if width >= _ESTIMATED and count >= _MANY * width:
+        return factor.estimated_inverse_trace()
+    return factor.inverse_trace()
+
+
 def _error_of(total: Statistics) -> Callable[[float], float]:
     if total.count <= 0:
         raise SolveError(f"nothing to solve: the total holds {total.count} samples")
@@ -168,7 +190,7 @@ def _error_of(total: Statistics) -> Callable[[float], float]:
         residual_squares = total.target_squares - float(
             np.sum(head * moment) + stored * np.sum(head**2)
         )
-        freedom = total.count - (width - stored * factor.inverse_trace())
+        freedom = total.count - (width - stored * _trace(factor, total.count))
         return total.count * max(residual_squares, 0.0) / freedom**2
 
     return error

@@ -7,6 +7,7 @@ The last bits of LAPACK results depend on the number of threads. So every solve 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.linalg
@@ -18,6 +19,7 @@ from fedgram.runtime import flops
 from fedgram.runtime.threads import single_threaded_blas
 
 _STRIP = 64  # columns of a factor that are summed at a time
+_VECTORS = 64  # random vectors of an estimated trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,20 @@ class Factor:
             squares += float(np.einsum("ij,ij->", below, below))
         return squares
 
+    def estimated_inverse_trace(self) -> float:
+        """Return the trace of ``(gram + ridge * I)^-1``, estimated from a few random vectors.
+
+        Hutchinson's estimate: the mean of z' A^-1 z = |L^-1 z|^2 over vectors z of random signs.
+        They are the same in every call, so that estimates for several ridges err alike. The
+        variance is at most ``2 |A^-1|^2`` divided by the number of vectors. It takes a small
+        fraction of the time of `inverse_trace`.
+        """
+        signs = _signs(len(self.lower))
+        flops.add(signs.size * len(self.lower))
+        with single_threaded_blas():
+            half = scipy.linalg.solve_triangular(self.lower, signs, lower=True, check_finite=False)
+        return float(np.einsum("ij,ij->", half, half)) / signs.shape[1]
+
     def whitened(self, rows: Floats) -> Floats:
         """Return rows w with ``w w' = rows (gram + ridge * I)^-1 rows'``, samples by features."""
         # w = rows L'^-1
@@ -97,6 +113,24 @@ class Factor:
                 self.lower, rows.T, lower=True, check_finite=False
             )
         return half.T
+
+    def narrowly_whitened(self, rows: Floats) -> Array:
+        """Return `whitened` rows in single precision, in half of the time.
+
+        Their products have a relative error of about 1e-7 times the square root of the condition
+        number; with a ridge it is moderate.
+        """
+        flops.add(rows.shape[1] ** 2 * len(rows))
+        with single_threaded_blas():
+            half: Array = scipy.linalg.solve_triangular(
+                self._narrow, rows.T.astype(np.float32), lower=True, check_finite=False
+            )
+        return half.T
+
+    @cached_property
+    def _narrow(self) -> Array:
+        """The factor in single precision."""
+        return self.lower.astype(np.float32)
 
     def update(self, rows: Floats, residual: Floats, weight: float) -> Floats:
         """Return ``(A + weight rows' rows)^-1 weight rows' residual`` for the factorized A.
@@ -195,6 +229,13 @@ def least_squares(
 def unpack_symmetric(packed: Array, width: int) -> Floats:
     """Return the symmetric float64 matrix whose upper triangle, row by row, is `packed`."""
     return chosen().unpack(packed, width)
+
+
+def _signs(width: int) -> Floats:
+    """Return columns of random signs, from the counter-based generator of the lifts."""
+    bits = np.random.Philox(key=0).random_raw(-(-width * _VECTORS // 64))
+    entries = np.unpackbits(bits.astype("<u8").view(np.uint8))[: width * _VECTORS]
+    return 2.0 * entries.reshape(width, _VECTORS) - 1.0
 
 
 def require_ridge(ridge: float) -> None:

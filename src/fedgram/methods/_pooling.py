@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive
-from fedgram.core.samples import Array, Floats, Integers, Space
+from fedgram.core.samples import Floats, Integers, Space
 from fedgram.core.shared import Shared
 from fedgram.models.linear import Linear
 from fedgram.selection.candidates import Candidates, Setting, described, scales
@@ -181,16 +181,6 @@ def likeliest_parts(candidates: Sequence[Candidates], judged: Judged) -> list[Pa
             place += 1
     squared = [part for _, part in best.values()]
     return [*parts, *sorted(squared, key=lambda part: part.own)]
-
-
-def trials(scores: Array, odds: Array, steps: Sequence[float]) -> list[Array]:
-    """Return scores times each scale, without and with the class prior."""
-    narrow = odds.astype(np.float32)
-    return [
-        np.float32(scale) * scores + prior * narrow
-        for scale in steps
-        for prior in (np.float32(0), np.float32(1))
-    ]
 
 
 def side_by_side(sums: Sequence[LikelihoodSums]) -> LikelihoodSums:

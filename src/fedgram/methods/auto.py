@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.gcv import resolved
+from fedgram.core.gcv import SLACK, best_ridges, resolved
 from fedgram.core.samples import Array, Features, Floats, Integers, Labels, Samples, Space
 from fedgram.core.statistics import TargetStatistics
 from fedgram.core.targets import Targets
@@ -31,7 +31,6 @@ from fedgram.methods._pooling import (
     likeliest_parts,
     sentence,
     side_by_side,
-    trials,
 )
 from fedgram.models.linear import Classifier, Predictor, lifted, require_lift
 from fedgram.selection.candidates import Candidates, Setting, described, personal, scales
@@ -46,6 +45,7 @@ from fedgram.selection.class_prior import (
     repeats,
 )
 from fedgram.selection.holdout import folds, folds_for
+from fedgram.selection.leave_one_out import HatMatrix
 from fedgram.selection.normal_equations import NormalEquations
 from fedgram.selection.pool import (
     LikelihoodSums,
@@ -150,17 +150,18 @@ class Auto(ClosedForm[Tuned]):
         kept: list[Array] = []
         squared: list[LikelihoodSums] = []
         summed = "statistics", "lifted_statistics"  # a client may be missing in either total
+        hat = HatMatrix.of(samples.features.values)  # of a client's own fits, for every lift
         for each, name in zip(self._candidates(question.equations), summed, strict=False):
-            scored = each.left_out(samples, in_total=client.in_total_of(name))
+            scored = each.left_out(samples, in_total=client.in_total_of(name), hat=hat)
             models = zip(each.settings, scored, strict=True)
             for setting, scores in models:
                 narrow = scores.astype(np.float32)
                 kept.append(narrow[out])
-                tried = trials(narrow, odds, scales(setting))
-                squared.append(LikelihoodSums.of(tried, codes, weights))
+                steps = scales(setting)
+                squared.append(LikelihoodSums.over_scales(narrow, odds, steps, codes, weights))
         logits = self._logits_left_out(samples, fold, question) if question.soft.size else []
         soft = [
-            LikelihoodSums.of(trials(each, odds[out], SOFT_SCALES), codes[out], weights[out])
+            LikelihoodSums.over_scales(each, odds[out], SOFT_SCALES, codes[out], weights[out])
             for each in logits
         ]
         client.remember(
@@ -178,10 +179,11 @@ class Auto(ClosedForm[Tuned]):
         """Sum the squared leave-one-out errors of all candidates for a regression."""
         samples = client.samples
         summed = "statistics", "lifted_statistics"  # a client may be missing in either total
+        hat = HatMatrix.of(samples.features.values)
         scores = [
             scored
             for each, name in zip(self._candidates(equations["equations"]), summed, strict=False)
-            for scored in each.left_out(samples, in_total=client.in_total_of(name))
+            for scored in each.left_out(samples, in_total=client.in_total_of(name), hat=hat)
         ]
         truth = samples.labels
         if not isinstance(truth, Targets):
@@ -204,7 +206,8 @@ class Auto(ClosedForm[Tuned]):
     def fit(self, federation: Federation) -> Iterator[Tuned]:
         total = federation.sum(self.statistics)
         require_lift(total.space, self.lift)
-        equations = [NormalEquations(total=total, ridge=resolved("auto", total))]
+        ridge, soft_ridge = best_ridges(total, [SLACK, 0.0])
+        equations = [NormalEquations(total=total, ridge=ridge)]
         if width := self._beside(total.space):
             more = federation.sum(self.lifted_statistics, width)
             equations.append(NormalEquations(total=more, ridge=resolved("auto", more)))
@@ -221,7 +224,7 @@ class Auto(ClosedForm[Tuned]):
             exchanges=self.exchanges,
             lift=self.lift,
         )
-        soft = fit.choose(resolved("auto", total, slack=0.0)) if self.exchanges else None
+        soft = fit.choose(soft_ridge) if self.exchanges else None
         question = Question(
             equations=tuple(equations),
             soft=np.zeros((0, 0, 0), np.int64) if soft is None else soft.values,

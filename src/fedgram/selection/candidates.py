@@ -6,7 +6,7 @@ with several settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -19,7 +19,7 @@ from fedgram.features.lift import Lift
 from fedgram.models.adjusted import Blend, Shifted
 from fedgram.models.linear import Classifier, Linear
 from fedgram.selection.gaussian import Discriminant
-from fedgram.selection.leave_one_out import LeaveOneOut
+from fedgram.selection.leave_one_out import HatMatrix, LeaveOneOut
 from fedgram.selection.normal_equations import NormalEquations
 
 Setting = dict[str, Any]
@@ -158,13 +158,24 @@ class Candidates:
         found: Discriminant = known[shrinkage]
         return found
 
-    def left_out(self, samples: Samples, *, in_total: bool) -> Iterator[Floats]:
-        """Yield the leave-one-out scores of each candidate; see `LeaveOneOut`."""
+    def left_out(
+        self, samples: Samples, *, in_total: bool, hat: HatMatrix | None = None
+    ) -> Iterator[Floats]:
+        """Yield the leave-one-out scores of each candidate; see `LeaveOneOut`.
+
+        Parameters
+        ----------
+        samples
+            A client's samples.
+        in_total
+            Whether the samples are in the total.
+        hat
+            The hat matrix of the samples without a lift; computed if not given.
+        """
         own = LeaveOneOut.of(samples, self.equations, self.lift, in_total=in_total)
         shared, unit = own.shared(), samples.features.space.unit
-        constant = own.fit_residual(np.ones((len(samples), 1)))
-        residual_fit, alone = own.own_fits(samples.features.values)
-        extra_weight = own.with_extra_weight()
+        hat = HatMatrix.of(samples.features.values) if hat is None else hat
+        fits = self._personal_fits(own, hat)
         last: tuple[float, Floats] | None = None
         for setting in self.settings:
             match setting["family"]:
@@ -177,16 +188,29 @@ class Candidates:
                     known = self._gaussian(setting["shrinkage"])
                     yield known.left_out(rows, own.codes, in_total=in_total)
                 case "intercept":
-                    yield shared + constant(setting["strength"])
+                    yield shared + fits["intercept"](setting["strength"])
                 case "fedhip":
-                    yield extra_weight(setting["alpha"])
+                    yield fits["fedhip"](setting["alpha"])
                 case "local":
-                    yield alone(setting["ridge"] / unit**2)
+                    yield fits["local"](setting["ridge"] / unit**2)
                 case _:
                     ridge = setting["refinement_ridge"]
                     if last is None or last[0] != ridge:
-                        last = ridge, residual_fit(ridge / unit**2)
+                        last = ridge, fits["apfl"](ridge / unit**2)
                     yield shared + setting["balance"] * last[1]
+
+    def _personal_fits(
+        self, own: LeaveOneOut, hat: HatMatrix
+    ) -> dict[str, Callable[[float], Floats]]:
+        """Return leave-one-out predictions as functions of a setting, for the families in use."""
+        made: dict[str, Callable[[], Callable[[float], Floats]]] = {
+            "intercept": lambda: own.fit_residual(np.ones((len(own.samples), 1))),
+            "fedhip": own.with_extra_weight,
+            "apfl": lambda: own.fit_residual_with(hat),
+            "local": lambda: own.alone(hat),
+        }
+        families = {setting["family"] for setting in self.settings}
+        return {family: make() for family, make in made.items() if family in families}
 
     def shared(self, setting: Setting) -> Linear | NormalEquations:
         """Return the values that clients need for a model: a head, or for FedHiP the total."""

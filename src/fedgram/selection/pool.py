@@ -82,6 +82,50 @@ class LikelihoodSums(Additive):
             correct=np.array(correct, np.int64),
         )
 
+    @classmethod
+    def over_scales(
+        cls,
+        scores: Array,
+        odds: Array,
+        scales: Sequence[float],
+        codes: Integers,
+        weights: Integers | None = None,
+    ) -> LikelihoodSums:
+        """Return the sums for scores times each scale, without and with `odds` added.
+
+        The settings are ordered by scale. In single precision: exponentials of twice a scale are
+        squares, and those with odds are products, so that few exponentials are computed.
+
+        Parameters
+        ----------
+        scores
+            Held-out scores, (samples, classes).
+        odds
+            Added to the scores in every second setting, (samples, classes).
+        scales
+            Factors of the scores.
+        codes
+            Class codes.
+        weights
+            Integer weights of the samples; ones by default.
+
+        Examples
+        --------
+        >>> scores = np.array([[1.0, 0.0], [0.0, 1.0]])
+        >>> sums = LikelihoodSums.over_scales(scores, 0 * scores, [1.0, 2.0], np.array([0, 1]))
+        >>> sums.mean_loss.round(3)
+        array([0.313, 0.313, 0.127, 0.127])
+        """
+        weights = np.ones(len(codes), np.int64) if weights is None else weights
+        loss, correct = (np.zeros((len(scales), 2), np.int64) for _ in range(2))
+        rows_at_a_time = max(1, _SCORES_AT_ONCE // max(1, scores.shape[1]))
+        for start in range(0, len(codes), rows_at_a_time):
+            part = slice(start, start + rows_at_a_time)
+            cost, hits = _over_scales(scores[part], odds[part], scales, codes[part], weights[part])
+            loss += cost
+            correct += hits
+        return cls(weight=int(weights.sum()), loss=loss.ravel(), correct=correct.ravel())
+
     def lacks_schema(self) -> bool:
         return not self.loss.size
 
@@ -135,9 +179,41 @@ def log_losses(scores: Array, codes: Integers) -> Integers:
     total = np.exp(gap, out=gap).sum(axis=-1, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         losses = np.log(total) - own
-    losses = np.where(np.isfinite(losses), losses, np.log(scores.shape[-1]))
-    steps: Integers = np.rint(losses * 2.0**LOSS_PLACES).astype(np.int64)
+    return _steps(losses, scores.shape[-1])
+
+
+def _steps(losses: Floats, classes: int) -> Integers:
+    known = np.where(np.isfinite(losses), losses, np.log(classes))
+    steps: Integers = np.rint(known * 2.0**LOSS_PLACES).astype(np.int64)
     return steps
+
+
+def _over_scales(
+    scores: Array, odds: Array, scales: Sequence[float], codes: Integers, weights: Integers
+) -> tuple[Integers, Integers]:
+    """Return the summed losses and correct weights of `over_scales`, each (scales, 2)."""
+    flops.add(8 * len(scales) * scores.size)
+    each, classes = np.arange(len(codes)), scores.shape[1]
+    gap = (scores - scores.max(axis=1, keepdims=True)).astype(np.float32, copy=False)
+    prior = (odds - odds.max(axis=1, keepdims=True)).astype(np.float32)
+    own, own_prior = (table[each, codes].astype(np.float64) for table in (gap, prior))
+    np.exp(prior, out=prior)
+    best = int(((gap.argmax(axis=1) == codes) * weights).sum())  # the same with every scale
+    loss, correct = (np.zeros((len(scales), 2), np.int64) for _ in range(2))
+    power, product = np.empty_like(gap), np.empty_like(gap)
+    for k, scale in enumerate(scales):
+        if k and scale == 2 * scales[k - 1]:
+            np.square(power, out=power)
+        else:
+            np.exp(np.multiply(gap, np.float32(scale), out=power), out=power)
+        np.multiply(power, prior, out=product)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            plain = np.log(power.sum(axis=1).astype(np.float64)) - scale * own
+            tilted = np.log(product.sum(axis=1).astype(np.float64)) - scale * own - own_prior
+        hits = (product.argmax(axis=1) == codes) * weights
+        loss[k] = [(_steps(some, classes) * weights).sum() for some in (plain, tilted)]
+        correct[k] = best, hits.sum()
+    return loss, correct
 
 
 @codec.register("LogLinear/1")
