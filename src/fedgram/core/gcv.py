@@ -97,7 +97,17 @@ def best_ridge(total: Statistics, ridges: Sequence[float] = RIDGES, *, slack: fl
 def best_ridges(
     total: Statistics, slacks: Sequence[float], ridges: Sequence[float] = RIDGES
 ) -> list[float]:
-    """Return `best_ridge` for each slack, from the same factorizations."""
+    """Return `best_ridge` for each slack, from the same factorizations.
+
+    Parameters
+    ----------
+    total
+        The statistics to select with.
+    slacks
+        Relative errors above the minimum.
+    ridges
+        The candidates, in increasing order.
+    """
     tried = _tried(_error_of(total), ridges, *_effort(total, ridges))
     return [ridges[_slackened(tried, slack)] for slack in slacks]
 

@@ -101,8 +101,10 @@ class Factor:
         signs = _signs(len(self.lower))
         flops.add(signs.size * len(self.lower))
         with single_threaded_blas():
-            half = scipy.linalg.solve_triangular(self.lower, signs, lower=True, check_finite=False)
-        return float(np.einsum("ij,ij->", half, half)) / signs.shape[1]
+            half: Floats = scipy.linalg.solve_triangular(
+                self.lower, signs, lower=True, check_finite=False
+            )
+        return float(np.einsum("ij,ij->", half, half) / signs.shape[1])
 
     def whitened(self, rows: Floats) -> Floats:
         """Return rows w with ``w w' = rows (gram + ridge * I)^-1 rows'``, samples by features."""
@@ -235,7 +237,7 @@ def _signs(width: int) -> Floats:
     """Return columns of random signs, from the counter-based generator of the lifts."""
     bits = np.random.Philox(key=0).random_raw(-(-width * _VECTORS // 64))
     entries = np.unpackbits(bits.astype("<u8").view(np.uint8))[: width * _VECTORS]
-    return 2.0 * entries.reshape(width, _VECTORS) - 1.0
+    return 2 * entries.reshape(width, _VECTORS).astype(np.float64) - 1
 
 
 def require_ridge(ridge: float) -> None:
