@@ -263,6 +263,41 @@ def test_raw_columns_are_standardized_in_the_file(tmp_path):
         export_model(model.predictor, tmp_path)
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("method", ["afl", "apfl-linear"])
+def test_a_recorded_model_of_raw_columns_predicts_as_in_the_run_with_every_target(tmp_path, method):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(150, 9)) * np.logspace(-2, 3, 9) + np.arange(9)
+    y = (x[:, 8] > 8).astype(int)
+    np.savez(
+        tmp_path / "raw.npz", x=x, y=y, client=np.array(["north", "south"])[np.arange(150) % 2]
+    )
+    settings = ["-s", "data.partition=given", "-s", "data.standardize=true"]
+    done("run", tmp_path / "raw.npz", "-m", method, *settings, "--out", tmp_path / "r")
+    data = fg.load_dataset(str(tmp_path / "raw.npz"))
+    result = fg.run(method, fg.federate(data, partition="given", standardize=True))
+    expected = result.models["north"].decision_function(x)
+    file = tmp_path / "r" / method / "models" / "north.safetensors"
+    for target in ("onnx", "sklearn", "torch", "safetensors"):
+        done("export", file, "--to", target, "-o", tmp_path / target)
+    program = torch.export.load(str(tmp_path / "torch" / "model.pt2")).module()
+    for found in (
+        run_onnx(tmp_path / "onnx", features=x)["scores"],
+        standalone(tmp_path / "sklearn")(str(tmp_path / "sklearn")).decision_function(x),
+        program(torch.as_tensor(x)).numpy(),
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-9 * np.abs(expected).max())
+        np.testing.assert_array_equal(found.argmax(axis=1), expected.argmax(axis=1))
+    same = [
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("sklearn", "safetensors")
+    ]
+    assert same[0] == same[1]
+    np.savez(tmp_path / "new.npz", x=x)
+    lines = done("predict", file, tmp_path / "new.npz").stdout.splitlines()[1:]
+    assert [int(line.split(",")[1]) for line in lines] == expected.argmax(axis=1).tolist()
+
+
 # Images
 
 
