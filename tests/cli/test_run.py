@@ -368,3 +368,30 @@ def test_a_source_below_the_folder_of_data_is_found(tmp_path):
     result = cli("run", "own.npz", *FEW, FEDGRAM_DATA=str(tmp_path))
     assert result.exit_code == 0, result.output
     assert not os.path.exists("own.npz")
+
+
+def test_a_method_is_shown_in_lines_without_escapes():
+    shown = CliRunner().invoke(main, ["methods", "apfl"]).output
+    assert "x0a" not in shown
+    assert "\n\nExchanges: " in shown
+
+
+def test_clients_of_the_data_that_are_not_used_are_said(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(90, 12)), np.arange(90) % 3
+    np.savez(
+        tmp_path / "wards.npz", x=x, y=y, client=np.repeat(["n", "s", "w"], 30), backbone="own"
+    )
+    source = str(tmp_path / "wards.npz")
+    note = "names 3 clients of its own"
+    assert note in CliRunner().invoke(main, ["run", source, "-m", "afl"]).stderr
+    for asked in ("data.partition=given", "data.clients=4"):
+        told = CliRunner().invoke(main, ["run", source, "-m", "afl", "-s", asked])
+        assert told.exit_code == 0, told.output
+        assert note not in told.stderr
+
+
+def test_a_key_without_its_table_is_completed():
+    told = CliRunner().invoke(main, ["run", "-s", "clients=3"])
+    assert told.exit_code == 2
+    assert "did you mean 'data.clients'?" in told.stderr

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedgram import Dataset
+from fedgram import Dataset, federate
 from fedgram.data.arrays import coded
 from fedgram.errors import DataError
 
@@ -130,3 +130,35 @@ def test_a_column_that_was_left_over_is_named(argument):
     with pytest.raises(DataError, match=f"X: column 'left' is {argument} too, and would become"):
         Dataset(frame, **given)
     assert Dataset(frame.drop(columns="left"), **given).columns == ("age",)
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (np.zeros((6, 0)), "one column or more"),
+        (np.ma.masked_greater(X, 3), "without masked values"),
+        ([[1.0, 2.0], [3.0]], "got rows of different lengths$"),
+        (np.array([[1.0, None]] * 6, object), r"NaN in rows 0, 1, 2, 3, 4 and 1 more \(column 1\)"),
+        (np.array([[1.0, SimpleNamespace()]] * 6, object), "got SimpleNamespace;"),
+    ],
+)
+def test_what_is_no_table_of_numbers_is_refused_in_plain_words(x, words):
+    with pytest.raises(DataError, match=words):
+        Dataset(x, Y)
+
+
+def test_no_samples_are_no_classes():
+    with pytest.raises(DataError, match="got no samples"):
+        federate(Dataset(X[:0], Y[:0]))
+    with pytest.raises(DataError, match="got no samples"):
+        Dataset(X[:0], X[:0, 0], task="regression")
+
+
+@pytest.mark.parametrize("rare", [0.0, 9.0])
+def test_outputs_that_are_nearly_all_the_same_are_split(rare):
+    x = np.arange(160.0).reshape(80, 2)
+    y = [rare] * 4 + [9.0 - rare] * 76
+    data = Dataset(
+        x, y, clients=np.arange(80) % 4, task="regression", output_range=(0, 9), standardize=False
+    )
+    assert len(federate(data, clients=3, partition="iid").members) == 3

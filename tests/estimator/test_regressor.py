@@ -63,3 +63,8 @@ def test_settings_can_be_searched():
         search.fit(X, Y, groups=WARDS)
     assert search.best_params_ == {"method__alpha": 100.0}
     assert clone(search.best_estimator_).settings == {"ridge": 1.0, "alpha": 100.0}
+
+
+def test_texts_are_refused_by_name():
+    with pytest.raises(ValueError, match="y: expected numbers for a regression, got texts"):
+        fg.FederatedRegressor(clients=2).fit(np.eye(6), ["a", "b"] * 3)

@@ -284,3 +284,36 @@ def test_progress_in_a_notebook_is_one_updated_display(monkeypatch):
     line.reply("statistics", 3, 3)
     line.end("done")
     assert shown == ["afl: sums of statistics, 3 of 3 clients", "afl: done"]
+
+
+def test_the_same_method_with_other_settings_is_not_another_seed(federated):
+    methods = [fg.create_method("apfl", balance=weight) for weight in (0.0, 0.9)]
+    results = fg.run(methods, federated)
+    assert "seeds" not in repr(results)
+    assert "apfl (balance=0.0): " in repr(results)
+    assert "apfl (balance=0.9)</td>" in results._repr_html_()
+    with pytest.raises(DataError, match="same settings"):
+        _ = results.of("apfl").accuracy
+
+
+@pytest.mark.parametrize(
+    ("methods", "more", "words"),
+    [
+        (["afl", "apfl"], {"balanse": 0.3}, "did you mean 'balance'"),
+        (["afl", "afl"], {}, "got 'afl' more than once"),
+        ([], {}, "got an empty list"),
+        ("afl", {"seeds": 2}, r"a list such as \[0, 1, 2\]"),
+        ("afl", {"seeds": [0, 0]}, "each once"),
+        ("AFL", {}, "did you mean 'afl'"),
+    ],
+)
+def test_lists_of_methods_and_seeds_are_checked(federated, methods, more, words):
+    with pytest.raises(ConfigError, match=words):
+        fg.run(methods, federated, **more)
+
+
+def test_without_test_samples_there_is_no_accuracy():
+    data = fg.Dataset([[0.0, 1.0], [1.0, 0.0]] * 4, ["a", "b"] * 4, clients=range(8))
+    with pytest.warns(UserWarning, match="2 columns"):
+        result = fg.run("afl", fg.federate(data))
+    assert np.isnan(list(result.accuracy.values())).all()

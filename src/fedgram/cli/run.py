@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from fedgram.cli.completion import complete_keys, complete_methods
 from fedgram.cli.root import main, say
@@ -97,6 +98,7 @@ def run(
     settings = _settings(source, [*overrides, *more], methods)
     data = settings.data.load()
     numbers = _seeds(seeds, settings)
+    _say_own_clients(data, settings, source, overrides)
     work = _Runs(settings, data, out, overwrite=overwrite, several=seeds is not None)
     runs: list[list[RunRecord]] = []
     with progress(shown=not as_json) as follow:
@@ -112,6 +114,23 @@ def run(
         print_runs(title, runs[0], who_gains(runs[0]), "method")
     else:
         print_seeds(f"{title}, {len(numbers)} seeds", list(zip(*runs, strict=True)))
+
+
+def _say_own_clients(
+    data: Dataset, settings: Config, source: str | None, overrides: Sequence[str]
+) -> None:
+    """Say that the clients of the data are not used, unless that was asked for."""
+    keys = {text.partition("=")[0].strip() for text in overrides}
+    asked = (source or "").endswith(".toml") or not keys.isdisjoint(
+        {"data.clients", "data.partition", "data.dirichlet"}
+    )
+    if data.client is not None and settings.data.partition != "given" and not asked:
+        own = len(np.unique(data.client))
+        say(
+            f"{data.name} names {own} clients of its own, but clients are drawn here; use them "
+            "with -s data.partition=given -s data.split=within-client",
+            err=True,
+        )
 
 
 class _Runs:

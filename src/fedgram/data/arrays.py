@@ -79,6 +79,8 @@ def matrix(given: Any, name: str) -> tuple[Array, tuple[str, ...]]:
             f"{name}: expected samples by features, got shape {array.shape}"
             + (remedy if array.ndim == 1 else "")
         )
+    if not array.shape[1]:
+        raise DataError(f"{name}: expected one column or more, got none")
     if array.dtype.kind not in "iuf":
         raise DataError(
             f"{name}: expected numbers, samples by features, got {array.dtype}; images, texts and "
@@ -266,9 +268,11 @@ def require_two_classes(codes: Integers, classes: Sequence[str], name: str) -> N
     """
     found = np.unique(codes)
     if len(found) < 2:
-        only = f"all samples have one class, {escaped(classes[found[0]])}" if len(found) else "none"
+        if not len(found):
+            raise DataError(f"{name}: expected samples of at least 2 classes, got no samples")
         raise DataError(
-            f"{name}: expected at least 2 classes, got 1: {only}; add samples of another class"
+            f"{name}: expected at least 2 classes, got 1: all samples have one class, "
+            f"{escaped(classes[found[0]])}; add samples of another class"
         )
 
 
@@ -373,10 +377,24 @@ def _numbers(array: Array, name: str) -> Array:
     """Return an array of Python objects as float64."""
     if any(isinstance(each, str) for each in array.ravel().tolist()):
         raise DataError(f"{name}: expected numbers, got texts; {_FEATURES}")
+    if array.ndim > 1:  # a missing value of pandas becomes NaN, which is then refused by its place
+        array = np.where(_missing(array.ravel()).reshape(array.shape), np.nan, array)
     try:
         return array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name}: expected numbers, got {error}; {_FEATURES}") from error
+    except (TypeError, ValueError):
+        raise DataError(
+            f"{name}: expected numbers, got {_first_other(array)}; {_FEATURES}"
+        ) from None
+
+
+def _first_other(array: Array) -> str:
+    """Return the type of the first value that is not a number."""
+    for each in array.ravel().tolist():
+        try:
+            float(each)
+        except (TypeError, ValueError):
+            return type(each).__name__
+    return "rows of different lengths"
 
 
 _FEATURES = "images, texts and tables with words become features by 'fedgram features'"
@@ -390,7 +408,14 @@ def _numpy(given: Any) -> Array:
         given = given.to_numpy()
     elif hasattr(given, "toarray"):  # a sparse matrix
         raise DataError("expected a dense array, got a sparse one; use .toarray()")
+    if isinstance(given, np.ma.MaskedArray):
+        if np.ma.is_masked(given):
+            raise DataError(
+                "expected an array without masked values; leave these rows out or fill the values "
+                "in (.filled)"
+            )
+        given = given.data
     try:
         return np.asarray(given)
-    except ValueError as error:
-        raise DataError(f"expected rows of equal length, got {error}") from error
+    except ValueError:
+        raise DataError("expected rows of equal length, got rows of different lengths") from None

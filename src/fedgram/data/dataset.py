@@ -153,6 +153,8 @@ class Dataset:
         x, columns = matrix(self.x, "X")
         require_finite(x, "X", columns)
         values, called = outputs(self.y, "y", len(x))
+        if not len(values):
+            raise DataError("y: expected a number for each sample, got no samples")
         ranges = _ranges(output_range, values, self.name)
         listed = [
             Output(name=clean_name(name, "y"), low=low, high=high)

@@ -132,7 +132,7 @@ def partition(data: Dataset, plan: PartitionPlan) -> Partition:
     >>> [(share.id, len(share.train), len(share.test)) for share in shares]
     [('c0', 270, 89), ('c1', 268, 90), ('c2', 270, 90), ('c3', 268, 90), ('c4', 271, 91)]
     """
-    if data.targets is None:
+    if data.targets is None:  # outputs may be so uneven that all are in one group
         require_two_classes(data.y, data.classes, f"{data.name}: y")
     names = _names(data, plan)
     if plan.split == "global":

@@ -126,7 +126,10 @@ def read_arrays(source: str) -> dict[str, Array]:
         return _read_folder(path)
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors}
     if path.suffix not in readers:
-        raise DataError(f"{source}: unknown kind of data; use digits, .npz or .safetensors")
+        raise DataError(
+            f"{source}: expected digits, .npz or .safetensors; 'fedgram features {source} -o "
+            "FEATURES.npz' makes features of images, texts and tables"
+        )
     return readers[path.suffix](path)
 
 

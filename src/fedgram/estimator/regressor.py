@@ -102,6 +102,11 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[mi
             The client of each sample.
         """
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True)  # noqa: N806
+        if y.dtype.kind not in "iufb":
+            raise ValueError(
+                "y: expected numbers for a regression, got texts; for classes use "
+                "FederatedClassifier"
+            )
         self._flat = y.ndim == 1
         with value_errors():
             data = Dataset(

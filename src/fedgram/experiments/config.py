@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -234,7 +234,7 @@ def read(settings: Mapping[str, Any]) -> Config:
     known = ["version", *(f.name for f in fields(Config))]
     for key in settings:
         if key not in known:
-            raise ConfigError(f"{key} is not a setting; {propose(key, known)}")
+            raise ConfigError(f"{key} is not a setting; {_meant(key, known)}")
     version = settings.get("version", VERSION)
     if version not in range(1, VERSION + 1):
         raise ConfigError(
@@ -331,6 +331,13 @@ def renamed(settings: Mapping[str, Any]) -> Mapping[str, Any]:
         rest = {key: value for key, value in table.items() if key != old}
         settings = {**settings, name: {**rest, new: table[old]}}
     return settings
+
+
+def _meant(key: str, known: Sequence[str]) -> str:
+    """Return the key that is meant, also one whose table was left out."""
+    tables = {"data": Data, "grid": Grid, "engine": EngineConfig}
+    inside = [name for name, kind in tables.items() if key in {f.name for f in fields(kind)}]
+    return f"did you mean '{inside[0]}.{key}'?" if inside else propose(key, known)
 
 
 def load(path: Path | None, overrides: Iterable[str] = (), methods: Iterable[str] = ()) -> Config:

@@ -14,7 +14,7 @@ import numpy as np
 from fedgram.core.targets import Output
 from fedgram.errors import ConfigError, DataError
 from fedgram.experiments.figure import Figure, accuracy_of_clients
-from fedgram.experiments.run_record import DataFrame, RunRecord
+from fedgram.experiments.run_record import DataFrame, RunRecord, flat
 from fedgram.experiments.scores import Scored, Scores
 from fedgram.features.inputs import Inputs
 from fedgram.models.linear import Predictor
@@ -294,8 +294,26 @@ class Results(Sequence[Result]):
                 if self.methods
                 else "expected results of one method, got none"
             )
+        if len(groups := self._by_settings()) > 1:
+            raise DataError(
+                f"expected results of one method with the same settings, got {', '.join(groups)}; "
+                "use results[0], results[1], ..."
+            )
         found = [result.accuracy for result in self._results]
         return {key: float(over([each[key] for each in found])) for key in found[0]}
+
+    def _by_settings(self) -> dict[str, Results]:
+        """Return the results of each method; with other settings it is another one."""
+        found: dict[str, list[Result]] = {}
+        for name in self.methods:
+            some = [result for result in self._results if result.method == name]
+            given = [flat(result.record.parameters) for result in some]
+            first = given[0]
+            changed = [key for key in first if any(one.get(key) != first[key] for one in given)]
+            for result, values in zip(some, given, strict=True):
+                told = ", ".join(f"{key}={values.get(key)}" for key in changed)
+                found.setdefault(f"{name} ({told})" if told else name, []).append(result)
+        return {label: Results(some) for label, some in found.items()}
 
     def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with one row per client, method and seed."""
@@ -311,29 +329,31 @@ class Results(Sequence[Result]):
         Clients of all seeds are drawn together.
         """
         accuracies: dict[str, list[float]] = {}
-        for result in self._results:
-            found = result.record.chosen.by_client().values()
-            accuracies.setdefault(result.method, []).extend(found)
+        for label, some in self._by_settings().items():
+            accuracies[label] = [
+                accuracy
+                for result in some
+                for accuracy in result.record.chosen.by_client().values()
+            ]
         if not any(accuracies.values()):
             raise DataError("plot: expected scores of single clients, but only sums are known")
         return accuracy_of_clients(accuracies)
 
     def __repr__(self) -> str:
-        lines = [f"\n    {name}{self._text(name)}" for name in self.methods]
+        groups = self._by_settings()
+        lines = [f"\n    {label}{some._text()}" for label, some in groups.items()]
         return f"Results({len(self)} runs:{''.join(lines)})"
 
-    def _text(self, method: str) -> str:
-        some = self.of(method)
-        mean, spread = some.accuracy["client_mean"], some.deviation["client_mean"]
-        seeds = f", {len(some)} seeds" if len(some) > 1 else ""
-        plus = f" ± {percent(spread)}" if len(some) > 1 else ""
+    def _text(self) -> str:
+        mean, spread = self.accuracy["client_mean"], self.deviation["client_mean"]
+        seeds = f", {len(self)} seeds" if len(self) > 1 else ""
+        plus = f" ± {percent(spread)}" if len(self) > 1 else ""
         return f"{seeds}: client mean {percent(mean)} %{plus}"
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{word}, %</th>" for word in SHOWN.values())
         rows = []
-        for name in self.methods:
-            some = self.of(name)
+        for name, some in self._by_settings().items():
             mean, spread = some.accuracy, some.deviation
             cells = []
             for key in SHOWN:

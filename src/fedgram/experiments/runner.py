@@ -28,6 +28,7 @@ from fedgram.federation.scoring import Metrics
 from fedgram.federation.shared import Published
 from fedgram.federation.sites import Sites
 from fedgram.runtime import flops
+from fedgram.runtime.settings import propose
 from fedgram.runtime.text import percent
 
 
@@ -174,11 +175,13 @@ def run(
     several = isinstance(method, list | tuple)
     listed: list[Any] = list(method) if isinstance(method, list | tuple) else [method]
     made = [_created(each, settings, alone=not several) for each in listed]
+    if several:
+        _require_used(settings, made)
     if several or seeds is not None:
         for each, given in (("record", record), ("name", name)):
             if given is not None:
                 raise ConfigError(f"{each}: expected one method and one seed, got several")
-        wanted = [seed] if seeds is None else list(seeds)
+        wanted = [seed] if seeds is None else _listed_seeds(seeds)
         repeated = [sites if seeds is None else _with_seed(sites, each) for each in wanted]
         return Results(
             [
@@ -219,6 +222,37 @@ def _created(
         has = {parameter.name for parameter in parameters(find_method(method))}
         settings = {key: value for key, value in settings.items() if key in has}
     return method, create_method(method, settings)
+
+
+def _require_used(
+    settings: Mapping[str, Any], made: Sequence[tuple[str | None, Method[Any]]]
+) -> None:
+    """Raise ConfigError for methods that are given twice, and for settings that none has."""
+    if not made:
+        raise ConfigError("method: expected one method or more, got an empty list")
+    names = [name for name, _ in made if name is not None]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"method: expected different methods, got {twice!r} more than once")
+    known = {parameter.name for name in names for parameter in parameters(find_method(name))}
+    unknown = next((key for key in settings if key not in known), None)
+    if unknown is not None:
+        raise ConfigError(
+            f"{unknown}: no method of the list that is given by its name has this setting; "
+            f"{propose(unknown, sorted(known))}"
+        )
+
+
+def _listed_seeds(seeds: Any) -> list[int]:
+    try:
+        listed = list(seeds)
+    except TypeError:
+        raise ConfigError(
+            f"seeds: expected a list such as [0, 1, 2] or range(3), got {seeds!r}"
+        ) from None
+    if not listed or len(set(listed)) < len(listed):
+        raise ConfigError(f"seeds: expected one seed or more, each once, got {listed}")
+    return listed
 
 
 def _with_seed(sites: FederatedDataset, seed: int) -> FederatedDataset:

@@ -206,7 +206,7 @@ class Scorer:
 
     def with_global_test(self, scored: Scored) -> Scored:
         """Test every model on the test samples of all clients too; too slow for every round."""
-        if self._test is None:
+        if self._test is None or not len(self._test):
             return scored
         if isinstance(scored.models, SameModel):
             total = len(scored.models) * self._global_accuracy(scored.models.model, self._test)

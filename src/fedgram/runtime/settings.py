@@ -61,6 +61,7 @@ def propose(word: str, known: Iterable[str]) -> str:
     """Return the known word with the nearest spelling, or all words if none is near."""
     known = list(known)
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    near = near or [each for each in known if each.lower() == word.lower()]
     return f"did you mean {near[0]!r}?" if near else "there are: " + ", ".join(known)
 
 
