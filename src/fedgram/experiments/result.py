@@ -311,8 +311,8 @@ class Results(Sequence[Result]):
             first = given[0]
             changed = [key for key in first if any(one.get(key) != first[key] for one in given)]
             for result, values in zip(some, given, strict=True):
-                told = ", ".join(f"{key}={values.get(key)}" for key in changed)
-                found.setdefault(f"{name} ({told})" if told else name, []).append(result)
+                shown = ", ".join(f"{key}={values.get(key)}" for key in changed)
+                found.setdefault(f"{name} ({shown})" if shown else name, []).append(result)
         return {label: Results(some) for label, some in found.items()}
 
     def to_frame(self) -> DataFrame:
