@@ -32,7 +32,7 @@ HEAD = """# The papers' experiments, measured
 
 Made by `python -m benchmarks.paper_studies render` from [results/studies](results/studies). Each part is one preset of
 [`fedgram study`](tables-of-results.md), run once at a size that fits two cores, often with fewer rounds, seeds or samples than the
-preset has by default: the command above each table is the one that made it. So single numbers are of one seed where no
+preset has by default, some with fewer methods: the command above each table is the one that made it. So single numbers are of one seed where no
 deviation is given, and rounds are capped where the command says so. CIFAR-100 stands for features of EfficientNet-Lite0 (1,280
 numbers), not of the papers' ViT-MAE-Base; Banking77 for sentence vectors of all-MiniLM-L6-v2 (384). Seconds are of a shared machine, and
 comparable within a row at best; operations and bytes do not depend on it.
