@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+import fedgram as fg
 from fedgram.cli import main
 from fedgram.core import codec
 from fedgram.data.sources import load_dataset, load_schema
@@ -236,6 +238,82 @@ def test_texts_go_through_the_backbone_of_the_model(tmp_path):
     assert [line["score_sun"] for line in again] == [line["score_sun"] for line in first]
     words = "the model takes texts; name their column with --text"
     refused(3, words, "predict", head, tmp_path / "new.csv")
+
+
+# Raw columns with names
+
+
+@pytest.fixture(scope="module")
+def beds(tmp_path_factory):
+    """Models of raw columns with names: one saved from Python, one of a recorded run."""
+    tmp_path = tmp_path_factory.mktemp("beds")
+    rng = np.random.default_rng(SEED)
+    x = rng.normal(size=(120, 3)) * [1, 1000, 30] + [0, 0, 50]
+    y = np.where(x[:, 1] > 0, "ill", "well")
+    names = ("age", "dose", "weight")
+    data = fg.Dataset(x, y, np.arange(120) % 2, columns=names, standardize=True)
+    model = fg.run("afl", fg.federate(data)).models["0"]
+    codec.save(tmp_path / "python.safetensors", model)
+    codes = (y == "well").astype(int)
+    named = {"classes": ["ill", "well"], "columns": names}
+    np.savez(tmp_path / "beds.npz", x=x, y=codes, **named)
+    raw = ["-s", "data.clients=2", "-s", "data.partition=iid", "-s", "data.standardize=true"]
+    done("run", tmp_path / "beds.npz", "-m", "afl", *raw, "--out", tmp_path / "r")
+    return tmp_path, x[:20], model
+
+
+def rows_of(path, names, rows):
+    lines = [",".join(names), *(",".join(map(repr, row)) for row in rows.tolist())]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def labels_of(*words):
+    return [line["name"] for line in table(done("predict", *words).stdout)]
+
+
+@pytest.mark.parametrize("file", ["python.safetensors", "r/afl/shared.safetensors"])
+def test_columns_of_a_table_are_found_by_their_names(beds, file):
+    folder, x, model = beds
+    head = folder / file
+    expected = model.predict(x).tolist() if file.startswith("python") else None
+    ordered = rows_of(folder / "a.csv", ["age", "dose", "weight"], x)
+    plain = labels_of(head, ordered)
+    assert expected in (None, plain)
+    assert {"ill", "well"} == set(plain)
+    bed = np.arange(len(x))[:, None] * 1.0
+    others = np.hstack([x[:, [1]], bed, x[:, [2, 0]]])
+    moved = rows_of(folder / "b.csv", ["dose", "bed", "weight", "age"], others)
+    assert labels_of(head, moved) == plain
+    assert labels_of(head, moved, "--name", "bed") == plain
+    text = "".join(
+        json.dumps(dict(zip(("dose", "weight", "age"), row, strict=True))) + "\n"
+        for row in x[:, [1, 2, 0]].tolist()
+    )
+    (folder / "c.jsonl").write_text(text)
+    assert labels_of(head, folder / "c.jsonl") == plain
+    rows_of(folder / "d.csv", map(repr, x[0].tolist()), x[1:])  # no names: by position
+    assert labels_of(head, folder / "d.csv") == plain
+    missing = rows_of(folder / "e.csv", ["age", "does", "weight"], x)
+    refused(
+        3,
+        "expected a column 'dose', which is missing; did you mean 'does'?",
+        *("predict", head, missing),
+    )
+
+
+def test_a_path_in_python_is_ordered_by_names_too(beds):
+    folder, x, model = beds
+    moved = rows_of(folder / "b.csv", ["weight", "age", "dose"], x[:, [2, 0, 1]])
+    assert model.predict(moved).tolist() == model.predict(x).tolist()
+
+
+def test_names_of_columns_that_are_not_names_are_refused(beds):
+    folder, x, _ = beds
+    value = codec.load(folder / "r" / "afl" / "shared.safetensors")
+    codec.save(folder / "bad", replace(value, columns=(1, [2], 3)))
+    given = rows_of(folder / "a.csv", ["age", "dose", "weight"], x)
+    refused(3, "expected names of columns", "predict", folder / "bad", given)
 
 
 # Tables

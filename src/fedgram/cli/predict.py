@@ -64,6 +64,7 @@ def predict(
     An INPUT is what the backbone of the model takes: an image or a folder of images, a table with
     a column of texts or a .txt file with a text in each line, a table with the columns of the
     model's schema; or a file of feature vectors (.npz, .safetensors, .csv). Labels are not needed.
+    If the model knows the names of its columns, a table with names may have them in any order.
 
     A line has the item, the class (its number and name), and a probability or a score for each
     class. The item is the path of a file, else the number of a row from 1.
@@ -82,6 +83,7 @@ def predict(
         text=text,
         name=name,
         schema=agreed,
+        columns=_own_columns(value, model),
         standardization=opened(value).standardization,
         batch=batch,
         broken="skip" if skip_broken else "refuse",
@@ -118,7 +120,10 @@ def predicted(model: Path, data: str, schema: Path | None) -> tuple[Floats, tupl
     with consistent(model):
         head = replace(opened(value), model=predictor_of(value, model))
         known = NewData(
-            schema=agreed, standardization=opened(value).standardization, near=model.parent
+            schema=agreed,
+            columns=_own_columns(value, model),
+            standardization=opened(value).standardization,
+            near=model.parent,
         )
         batches = known.batches(data, head.space)
         scores = [_scores(head, batch.features, model) for batch in batches]
@@ -133,6 +138,13 @@ def _own_schema(value: Any, path: Path) -> Schema | None:
         return Schema.parsed(held.schema)
     except Exception as error:
         raise DataError(f"{path}: its schema cannot be read ({error}); make it again") from error
+
+
+def _own_columns(value: Any, path: Path) -> tuple[str, ...]:
+    columns = opened(value).columns
+    if not (isinstance(columns, tuple) and all(isinstance(name, str) for name in columns)):
+        raise DataError(f"{path}: expected names of columns, got {columns!r:.80}; make it again")
+    return columns
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

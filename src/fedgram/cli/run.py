@@ -192,7 +192,7 @@ class _Runs:
     ) -> Callable[[Any], Any]:
         """Return the function that adds to a model what it needs besides features."""
         made = federation.made
-        standardization = None if made is None else made.inputs.standardization
+        inputs = None if made is None else made.inputs
         found: list[Calibration] = []
 
         def prepared(model: Any) -> Any:
@@ -205,7 +205,8 @@ class _Runs:
                 SavedModel(
                     model=model,
                     schema=self._schema,
-                    standardization=standardization,
+                    standardization=None if inputs is None else inputs.standardization,
+                    columns=() if inputs is None else inputs.columns,
                     calibration=found[0] if found and personal else None,
                 )
             )

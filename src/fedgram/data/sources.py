@@ -29,6 +29,7 @@ from fedgram.runtime.text import clean_name
 DATA_VARIABLE = "FEDGRAM_DATA"
 _DATASET_ARRAYS = (
     *("x", "y", "scale", "offset", "client", "domain", "split", "classes", "backbone", "grid"),
+    "columns",
 )
 # The digest of each item lets an extraction be resumed; the schema says what the columns of a table
 # mean that the features were made from.
@@ -112,6 +113,7 @@ def save(path: Path, data: Dataset | Vectors, *, schema: str = "") -> None:
         The schema of the table that the features were made from, as TOML, if any.
     """
     arrays = {name: getattr(data, name, None) for name in _DATASET_ARRAYS}
+    arrays["columns"] = arrays["columns"] or None  # without names as files ever were
     if schema:
         arrays["schema"] = np.array(schema)
     buffer = io.BytesIO()
@@ -253,19 +255,20 @@ def _read_csv(path: Path) -> Array:
         raise DataError(
             f"{path}: cannot be read as CSV ({error}); create the file again"
         ) from error
-    if rows and not any(map(_is_number, rows[0])):
+    if rows and not any(map(is_number, rows[0])):
         rows = rows[1:]
     if not rows:
         raise DataError(f"{path}: no rows; expected a row of numbers for each sample")
     for line, row in enumerate(rows, 1):
-        if len(row) != len(rows[0]) or not all(map(_is_number, row)):
+        if len(row) != len(rows[0]) or not all(map(is_number, row)):
             raise DataError(
                 f"{path}: row {line} of the data: expected {len(rows[0])} numbers, as in row 1"
             )
     return np.array(rows, dtype=np.float64)
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a cell of a CSV file is a number."""
     try:
         float(text)
     except ValueError:
@@ -303,6 +306,7 @@ def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
         split=arrays.get("split"),
         backbone=_word(arrays.get("backbone"), name),
         grid=_grid(arrays.get("grid"), name),
+        columns=_columns(arrays.get("columns"), name),
         name=name,
     )
 
@@ -322,6 +326,7 @@ def _numbers(arrays: Mapping[str, Any], name: str, output_range: Any) -> Dataset
         split=arrays.get("split"),
         backbone=_word(arrays.get("backbone"), name),
         grid=_grid(arrays.get("grid"), name),
+        columns=_columns(arrays.get("columns"), name),
         name=name,
         task=REGRESSION,
         output_range=output_range,
@@ -348,6 +353,16 @@ def _grid(array: Array | None, name: str) -> tuple[int, float] | None:
     if array.shape != (2,) or not numbers or not np.isfinite(array).all():
         raise DataError(f"{name}: grid: expected two numbers, bits and clip; create the file again")
     return int(array[0]), float(array[1])
+
+
+def _columns(array: Array | None, name: str) -> tuple[str, ...]:
+    """Return the names of columns; empty if the file has none."""
+    array = _text(array, name)
+    if array is None:
+        return ()
+    if array.ndim != 1 or array.dtype.kind != "U" or len(np.unique(array)) < len(array):
+        raise DataError(f"{name}: columns: expected a list of different names, one per feature")
+    return tuple(array.tolist())
 
 
 def _word(array: Array | None, name: str) -> str:

@@ -14,12 +14,12 @@ from fedgram.data.arrays import matrix, require_finite
 from fedgram.data.dataset import Dataset, Vectors
 from fedgram.errors import DataError
 from fedgram.features.backbones.registry import Backbone
+from fedgram.features.column_order import places
 from fedgram.features.grid import Grid
 from fedgram.features.new_data import NewData, backbone_of
 from fedgram.features.raw_inputs import RawInputs, raw_inputs
 from fedgram.features.standardize import Standardization, is_standardized
 from fedgram.features.stored import require_on_grid
-from fedgram.runtime.settings import propose
 
 
 @codec.register("Inputs/1")
@@ -84,7 +84,7 @@ class Inputs:
 
     def _embedded(self, raw: RawInputs) -> Features:
         """Return the features of raw inputs, from the backbone that the model names."""
-        data = NewData(standardization=self.standardization)
+        data = NewData(columns=self.columns, standardization=self.standardization)
         if raw.source:
             batches = data.batches(raw.source, self.space)
         else:
@@ -124,12 +124,7 @@ class Inputs:
         """Return columns, or numbers of columns, in the order of the model; one for all stays."""
         if x is None or not x.ndim:
             return x
-        place = {name: k for k, name in enumerate(columns)}
-        missing = [name for name in self.columns if name not in place]
-        if missing:
-            near = propose(missing[0], columns)
-            raise DataError(f"X: expected a column {missing[0]!r}, which is missing; {near}")
-        return x[..., [place[name] for name in self.columns]]
+        return x[..., places(self.columns, columns, "X")]
 
     def _require_width(self, x: Array) -> None:
         if x.shape[1] != self.space.inputs:

@@ -19,11 +19,12 @@ from fedgram.core.samples import Array, Features, Space
 from fedgram.data.dataset import Dataset, Vectors
 from fedgram.data.hub import is_hub
 from fedgram.data.items import IMAGE_SUFFIXES, Columns, Encoded, Items, read_items
-from fedgram.data.sources import array_header, load_vectors, located, opened_npz
-from fedgram.data.tabular.reader import Table, is_table, read_tables
+from fedgram.data.sources import array_header, is_number, load_vectors, located, opened_npz
+from fedgram.data.tabular.reader import Table, csv_header, is_table, read_tables
 from fedgram.data.tabular.schema import Schema
 from fedgram.errors import ConfigError, DataError, MismatchError, RowError
 from fedgram.features.backbones.registry import Backbone, Staged, find
+from fedgram.features.column_order import places
 from fedgram.features.extract import decoded
 from fedgram.features.grid import Grid
 from fedgram.features.standardize import Standardization, is_standardized
@@ -74,6 +75,9 @@ class NewData:
         Column with the name of each row; by default rows are numbered.
     schema
         What the columns of a table mean.
+    columns
+        Names of the columns of the model, if known: tables with names are brought in this order,
+        and their other columns are left out. Files without names are taken by position.
     standardization
         Makes features of raw columns, if the model was made of such.
     batch
@@ -90,6 +94,7 @@ class NewData:
     text: str | None = None
     name: str | None = None
     schema: Schema | None = None
+    columns: tuple[str, ...] = ()
     standardization: Standardization | None = None
     batch: int = 64
     workers: int = 2
@@ -113,7 +118,7 @@ class NewData:
             return self._embedded(source, space)
         if is_table(path) and (self.text or self._takes_texts(space)):
             return self._embedded(source, space)
-        if path.suffix in (".jsonl", ".parquet") and is_table(path):
+        if is_table(path) and (path.suffix != ".csv" or self._names_columns(path)):
             return self._numbers(path, space)
         return self._vectors(source, space)
 
@@ -149,9 +154,9 @@ class NewData:
 
     def _numbers(self, path: Path, space: Space) -> Iterator[NewBatch]:
         for table in read_tables(path, _ROWS):
-            columns = {name: each for name, each in table.columns.items() if name != self.name}
+            names = self._chosen(table)
             try:
-                x = np.array([[float(cell) for cell in each] for each in columns.values()]).T
+                x = np.array([[float(cell) for cell in table.columns[name]] for name in names]).T
             except (TypeError, ValueError) as error:
                 raise DataError(
                     f"{path}: a feature is not a number ({error}); expected {space.inputs} columns "
@@ -159,6 +164,17 @@ class NewData:
                 ) from error
             rows = self._on_grid(Vectors(x=x), space, str(path))
             yield replace(next(rows), names=self._row_names(table))
+
+    def _chosen(self, table: Table) -> list[str]:
+        """Return the columns of features, in the order of the model if it knows their names."""
+        named = list(table.columns)
+        if self.columns:
+            return [named[place] for place in places(self.columns, named, table.name)]
+        return [name for name in named if name != self.name]
+
+    def _names_columns(self, path: Path) -> bool:
+        """Whether the first line of a CSV file names columns, and the model knows such names."""
+        return bool(self.columns) and any(not is_number(cell) for cell in csv_header(path))
 
     def _on_grid(self, found: Vectors, space: Space, source: str) -> Iterator[NewBatch]:
         _require_source(found, space, source)

@@ -30,6 +30,8 @@ class SavedModel(Wrapper):
         Makes features of raw columns; None if features come from a backbone or a schema.
     calibration
         Turns scores into probabilities; None if it is not known.
+    columns
+        Names of the columns that it was fitted on, in its order; empty if they are not known.
 
     Examples
     --------
@@ -45,6 +47,7 @@ class SavedModel(Wrapper):
     schema: str = ""
     standardization: Standardization | None = added_field(None)
     calibration: Calibration | None = added_field(None)
+    columns: tuple[str, ...] = added_field(())
 
     @property
     def wrapped(self) -> Any:
@@ -54,7 +57,7 @@ class SavedModel(Wrapper):
     @property
     def needed(self) -> bool:
         """Whether there is anything besides the model."""
-        return bool(self.schema or self.standardization or self.calibration)
+        return bool(self.schema or self.standardization or self.calibration or self.columns)
 
     def __call__(self, features: Features) -> Floats:
         scores: Floats = self.model(features)
@@ -88,5 +91,6 @@ def opened(value: Any) -> SavedModel:
             model=value.predictor,
             standardization=value.inputs.standardization,
             calibration=known.calibration,
+            columns=value.inputs.columns,
         )
     return SavedModel(model=value)

@@ -155,6 +155,15 @@ def is_table(path: Path) -> bool:
     return path.suffix in _READERS
 
 
+def csv_header(path: Path) -> list[str]:
+    """Return the cells of the first line of a ``.csv`` file."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return [cell.strip() for cell in next(filter(None, csv.reader(file)), [])]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as CSV ({error})") from error
+
+
 Cells = Mapping[str, Sequence[Any]]
 
 
