@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 import fedgram as fg
 from fedgram.errors import DataError
-from fedgram.features.standardize import ColumnSums, Standardization, lost_columns, require_kept
+from fedgram.features.standardize import (
+    ColumnSums,
+    Standardization,
+    lost_columns,
+    public_ranges,
+    require_kept,
+)
 
 
 @given(seed=st.integers(0, 2**32 - 1), clients=st.integers(1, 5))
@@ -42,6 +48,40 @@ def test_a_column_of_equal_values_has_deviation_one():
     scale = Standardization.of(np.array([[5.0, 1.0], [5.0, 3.0]]))
     assert scale.mean.tolist() == [5.0, 2.0]
     assert scale.deviation.tolist() == [1.0, 1.0]
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_shared_ranges_contain_the_columns_and_not_their_exact_ends(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(40, 4)) * 10.0 ** rng.integers(-6, 7, size=4) + rng.normal(size=4)
+    least, most = public_ranges(x)
+    low, high = x.min(axis=0), x.max(axis=0)
+    assert (least < low).all()
+    assert (most > high).all()
+    assert (most - least <= 3 * (high - low)).all()  # wider ranges would have wider steps
+    shifted = np.clip(x, low + 0.001 * (high - low), None)
+    assert np.mean(public_ranges(shifted)[0] == least) > 0.5  # other ends, the same range
+
+
+def test_sums_are_made_in_the_rounded_ranges(monkeypatch):
+    x, seen = np.random.default_rng(0).normal(size=(50, 3)), []
+    of = ColumnSums.of
+    monkeypatch.setattr(ColumnSums, "of", lambda rows, *ends: seen.append(ends) or of(rows, *ends))
+    scale = Standardization.of(x)
+    (least, most), owner = seen[0], np.arange(50) % 4
+    assert not np.isin(x, [least, most]).any()
+    total = sum(
+        (of(x[owner == k], least, most) for k in range(1, 4)), of(x[owner == 0], least, most)
+    )
+    assert total.mean.tobytes() == scale.mean.tobytes()
+    assert total.deviation.tobytes() == scale.deviation.tobytes()
+    assert scale.mean == pytest.approx(x.mean(axis=0), abs=1e-6)
+
+
+def test_extreme_columns_have_ranges():
+    x = np.array([[61.3, -1.7e308, 0.0], [61.3, 1.7e308, 1.7e308]])
+    assert np.isfinite(public_ranges(x)).all()
+    assert public_ranges(x)[0][0] == public_ranges(x)[1][0] == 61.3
 
 
 def test_sums_out_of_range_are_refused():

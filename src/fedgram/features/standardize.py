@@ -22,6 +22,7 @@ from fedgram.core import codec
 from fedgram.core.additive import Additive, require_shape, schema_field
 from fedgram.core.layouts import name_and_digest
 from fedgram.core.samples import Array, Features, Floats, Integers, Space
+from fedgram.data.ranges import rounded_outwards
 from fedgram.errors import DataError
 from fedgram.features.grid import Grid
 from fedgram.features.tabular import rescaled
@@ -53,7 +54,8 @@ class ColumnSums(Additive):
     high, low
         Sum of squares of each column, as ``high * 2^26 + low``.
     least, most
-        Range of each column over all clients: zero and 2^26 of the fixed point.
+        Range of each column over all clients: zero and 2^26 of the fixed point. `Standardization`
+        rounds it outwards, so that no sample's exact value is shared.
 
     Examples
     --------
@@ -161,9 +163,12 @@ class Standardization:
 
     @classmethod
     def of(cls, x: Array) -> Standardization:
-        """Return the standardization by the exact sums over these rows: the training samples."""
+        """Return the standardization by the exact sums over these rows: the training samples.
+
+        The range of each column is rounded outwards before the sums are made in it.
+        """
         rows = x.astype(np.float64)
-        sums = ColumnSums.of(rows, rows.min(axis=0), rows.max(axis=0))
+        sums = ColumnSums.of(rows, *public_ranges(rows))
         return cls(mean=sums.mean, deviation=sums.deviation)
 
     @property
@@ -186,6 +191,34 @@ class Standardization:
             return grid(standard, backbone=self.backbone)
         clipped = np.clip(standard, -grid.reach, grid.reach)
         return grid.stored(grid.levels(rescaled(clipped, 1.0)), backbone=self.backbone)
+
+
+def public_ranges(rows: Floats) -> tuple[Floats, Floats]:
+    """Return the least and the most of each column, rounded outwards: exact ends stay private.
+
+    They depend on the rows of all clients together, and on no partition. A column of equal values
+    keeps its value, which its mean tells anyway.
+
+    Parameters
+    ----------
+    rows
+        Samples by columns.
+
+    Examples
+    --------
+    >>> public_ranges(np.array([[18.3, 5.0], [91.7, 5.0]]))
+    (array([10.,  5.]), array([100.,   5.]))
+    """
+    ends = zip(rows.min(axis=0).tolist(), rows.max(axis=0).tolist(), strict=True)
+    found = np.array([_outwards(low, high) for low, high in ends])
+    return found[:, 0], found[:, 1]
+
+
+def _outwards(low: float, high: float) -> tuple[float, float]:
+    if low == high or not math.isfinite(high - low):
+        return low, high
+    wide = rounded_outwards(low, high)
+    return wide if math.isfinite(wide[1] - wide[0]) else (low, high)
 
 
 def is_standardized(space: Space) -> bool:
