@@ -24,7 +24,8 @@ columns = np.column_stack(
 # %% [markdown]
 # ## Columns of one scale
 #
-# Columns have units of their own. `standardize=True` computes mean and deviation of each one from exact sums over all hospitals.
+# Columns have units of their own. `standardize=True` computes mean and deviation of each one from the
+# training rows of all hospitals at once: the same, to the bit, as the sum of what each hospital sums.
 
 # %%
 data = fg.Dataset(columns, readmitted, clients=hospital, standardize=True)

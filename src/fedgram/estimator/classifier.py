@@ -36,7 +36,8 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         "groups": `fit` needs the client of each sample as `groups`. A number: without groups, the
         samples are distributed over this number of clients at random, for experiments.
     standardize
-        Whether columns are standardized, by means and deviations from exact sums over the clients.
+        Whether columns are standardized, by means and deviations of the training samples of all
+        clients. They are summed at once, which equals the sum over clients to the bit.
         A `StandardScaler` before it in a pipeline sees all clients' samples in one place, which a
         federation cannot do.
     calibrate

@@ -37,7 +37,8 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[mi
         "groups": `fit` needs the client of each sample as `groups`. A number: without groups, the
         samples are distributed over this number of clients at random, for experiments.
     standardize
-        Whether columns are standardized, by means and deviations from exact sums over the clients.
+        Whether columns are standardized, by means and deviations of the training samples of all
+        clients. They are summed at once, which equals the sum over clients to the bit.
     output_range
         Lowest and highest possible value of the outputs: a pair for all, or one for each. Sums of
         outputs are exact in this range. None takes the range of the training data, which a
