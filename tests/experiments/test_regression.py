@@ -99,7 +99,7 @@ def test_afl_is_the_ridge_regression_of_scikit_learn(outputs):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["afl", "apfl-linear", "local", "central"])
+@pytest.mark.parametrize("method", ["afl", "apfl-linear", "local", "central", "intercept"])
 def test_a_wider_range_changes_predictions_by_steps_only(method):
     found = []
     for output_range in ((-20, 20), (-20, 200)):
@@ -338,7 +338,9 @@ def test_classes_are_no_numbers():
 
 def test_a_range_from_the_data_is_a_warning():
     x, y, _ = table()
-    with pytest.warns(UserWarning, match=r"taken from the data: \(.*\); declare output_range="):
+    with pytest.warns(
+        UserWarning, match=r"taken from the data, test samples too: \(.*\); declare output_range="
+    ):
         found = fg.Dataset(x, y, task="regression")
     (output,) = found.targets.outputs
     assert output.low <= y.min() < y.max() <= output.high

@@ -66,7 +66,7 @@ class Dataset:
     output_range
         For a regression the lowest and highest possible value of each output: one pair for all, or
         one for each. Sums of outputs are exact in this range. By default it is taken from the data,
-        with a warning: in a federation it is agreed upon without them.
+        those of test samples too, with a warning: in a federation it is agreed upon without them.
     targets
         The outputs of a regression. Then `y` and `classes` are ten groups of samples with similar
         values of the first output, by which samples are split and partitioned.
@@ -249,9 +249,9 @@ def _ranges(given: Any, values: Array, name: str) -> list[tuple[float, float]]:
         found = [rounded_outwards(float(low), float(high)) for low, high in ends]
         shown = ", ".join(f"({low:g}, {high:g})" for low, high in found)
         warnings.warn(
-            f"{name}: the range of the outputs is taken from the data: {shown}; declare "
-            "output_range=(low, high) (data.output_range), which a federation agrees on without "
-            "the data",
+            f"{name}: the range of the outputs is taken from the data, test samples too: {shown}; "
+            "declare output_range=(low, high) (data.output_range), which a federation agrees on "
+            "without the data",
             UserWarning,
             stacklevel=5,
         )

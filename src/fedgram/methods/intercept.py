@@ -8,6 +8,8 @@ import numpy as np
 
 from fedgram.core.quadratic import Quadratic
 from fedgram.core.samples import Floats
+from fedgram.core.solve import Factor
+from fedgram.core.targets import outputs_named
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.method import Method
@@ -45,7 +47,7 @@ class Intercept(Method[Linear | Tuned]):
         all clients: six times the messages and the work.
     ridge
         Weight of the shared head's squared norm, for features of unit size; 0 is plain least
-        squares.
+        squares. In a regression the weight of the constant is not in the norm.
     lift
         Random projection and activation before the head; width 0 for no lift.
     """
@@ -80,7 +82,7 @@ class Intercept(Method[Linear | Tuned]):
         """Return the leave-one-out scores of each sample, exactly."""
         features, labels = lifted(client.samples, self.lift)
         strength, total, rows = sent["strength"], sent["total"], features.real()
-        factor = total.factor(self.ridge)
+        factor = self._factor(total)
         with single_threaded_blas():
             left_over = labels.onehot() - rows @ factor.solve(total.moment)
         weight = len(rows) + strength
@@ -102,9 +104,20 @@ class Intercept(Method[Linear | Tuned]):
         head, setting = unwrap(shared, strength=self.strength)
         return Shifted(model=head, shift=own_intercept(head, client, setting["strength"]))
 
+    def _factor(self, total: Quadratic) -> Factor:
+        """Return the factorized matrix; of a regression the weight of the constant has no ridge.
+
+        So predictions do not depend on where the outputs lie in their declared range.
+        """
+        if not (outputs_named(total.classes) and total.space.has_constant):
+            return total.factor(self.ridge)
+        matrix, place = total.matrix, total.space.constant
+        matrix[place, place] -= self.ridge
+        return Factor.of(matrix, self.ridge)
+
     def _head(self, total: Quadratic) -> Linear:
         return Linear(
-            weights=total.solve(self.ridge),
+            weights=self._factor(total).solve(total.moment),
             space=total.space,
             classes=total.classes,
             lift=self.lift,
