@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from fedgram.core.kernels import choice, onnx_int8, vnni
 from fedgram.core.kernels.blas import FloatBlas
 from fedgram.core.kernels.choice import VARIABLE, WAYS, Verdict, chosen, tried
 from fedgram.core.kernels.proof import flaw
+from fedgram.core.kernels.torch_int8 import TorchInt8
 from fedgram.core.kernels.way import MOST_TERMS, Way, WholeProducts, triangle_size
 from fedgram.errors import ConfigError, ExactnessError
 from fedgram.runtime import flops
@@ -350,3 +352,23 @@ def test_a_packed_operand_is_kept_only_while_nobody_can_change_it():
 def test_a_way_is_abstract():
     with pytest.raises(TypeError):
         Way()
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (1, 1)])
+def test_torch_gets_matrices_by_rows(shape):
+    """A dimension of length 1 has any stride in NumPy; torch's product goes wrong with some."""
+    seen = []
+
+    def product(first, second):
+        seen.extend([first, second])
+        return SimpleNamespace(numpy=lambda: first.astype(np.int32) @ second)
+
+    torch = SimpleNamespace(
+        from_numpy=lambda matrix: matrix,
+        _int_mm=product,
+        get_num_threads=lambda: 1,
+        set_num_threads=lambda count: None,
+    )
+    matrix = np.arange(1, 1 + shape[0] * shape[1], dtype=np.int8).reshape(shape)
+    assert np.array_equal(TorchInt8(torch)._whole(matrix.T, matrix), matrix.T.astype(int) @ matrix)
+    assert all(each.strides == (each.shape[1], 1) for each in seen)

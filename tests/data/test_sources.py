@@ -177,7 +177,7 @@ def test_a_missing_file_is_named_with_the_remedy(path, monkeypatch):
 @pytest.mark.parametrize("name", ["features.csv", "features", "features.pt"])
 def test_a_file_of_another_kind_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"1,2,3")
-    with pytest.raises(DataError, match=r"use digits, \.npz or \.safetensors"):
+    with pytest.raises(DataError, match=r"expected digits, \.npz or \.safetensors"):
         load_dataset(str(tmp_path / name))
 
 

@@ -63,7 +63,8 @@ def _npz_batches(path: Path, source: str) -> Iterator[Dataset]:
             arrays = read_entries(path, archive, others)
             _require_rows(arrays, shape[0], source)
             if "classes" not in arrays:
-                whole = to_dataset({**arrays, "x": np.empty((shape[0], 0))}, source)
+                no_vectors = np.broadcast_to(np.int8(0), (shape[0], 1))
+                whole = to_dataset({**arrays, "x": no_vectors}, source)
                 arrays["classes"] = np.array(whole.classes, np.str_)
             yield from _parts(file, shape, kind, arrays, source)
 

@@ -29,9 +29,14 @@ class TorchInt8(WholeProducts):
 
 
 def _writeable(matrix: Int8) -> Int8:
-    """Return a contiguous matrix; torch warns about one that must not be written."""
+    """Return a matrix by rows; torch warns about one that must not be written.
+
+    NumPy lets a dimension of length 1 have any stride and still calls the matrix contiguous. With
+    such strides `_int_mm` returns memory that it has not written.
+    """
     whole = np.ascontiguousarray(matrix)
-    return whole if whole.flags.writeable else whole.copy()
+    by_rows = whole.strides == (whole.shape[1], 1)
+    return whole if by_rows and whole.flags.writeable else whole.copy()
 
 
 def made() -> Way:

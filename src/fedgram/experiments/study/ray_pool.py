@@ -11,6 +11,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from fedgram.core import codec
 from fedgram.data.dataset import Dataset
 from fedgram.data.sources import load_dataset
@@ -92,6 +94,8 @@ class RayPool:
         if digest not in self._data:
             data = load_dataset(job["config"]["data"]["source"])
             plain = {f.name: getattr(data, f.name) for f in fields(data)}
+            if data.labels.dtype.kind not in "iub":  # messages have arrays of numbers only
+                plain["labels"] = data.labels.tolist()
             self._data[digest] = self._cluster.put(codec.encode(plain))
         return self._data[digest]
 
@@ -138,7 +142,8 @@ class RemoteBench:
             return answers, _read(room)
 
     def _load(self, source: str) -> Dataset:  # noqa: ARG002  # the data were sent
-        return Dataset(**codec.decode(self._encoded))
+        plain = codec.decode(self._encoded)
+        return Dataset(**{**plain, "labels": np.array(plain["labels"])})
 
 
 def _read(folder: Path) -> Files:
