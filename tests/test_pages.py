@@ -228,6 +228,14 @@ def for_export(folder):
     )
 
 
+def for_python(folder):
+    photos(folder)
+    (folder / "new").mkdir()
+    for k, path in enumerate(sorted((folder / "photos").rglob("*.png"))[:2], 1):
+        (folder / "new" / f"{k}.png").write_bytes(path.read_bytes())
+    shell("fedgram features photos --backbone pixels:8 -o photos.npz", folder)
+
+
 def for_predict(folder):
     photos(folder, names=("photos", "unlabelled"))
     reviews(folder)
@@ -254,6 +262,7 @@ PREPARED = {
     "deep.md": for_deep,
     "deepafl.md": features,
     "export.md": for_export,
+    "python.md": for_python,
     "predict.md": for_predict,
     "report.md": lambda folder: None,
 }
