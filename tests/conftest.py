@@ -57,6 +57,13 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return 0 if len(cores) == 1 else None
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Refuse parameters without an order: workers would collect different tests, now and then."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        values = mark.args[1] if len(mark.args) > 1 else mark.kwargs["argvalues"]
+        assert not isinstance(values, set | frozenset), f"{metafunc.function.__name__}: sort them"
+
+
 def _clusters(
     samples: int = 200, features: int = 12, classes: int = 4, *, seed: int = 0
 ) -> Dataset:

@@ -34,7 +34,7 @@ ELSEWHERE = {  # pages whose commands run in another test, which looks at what t
     "report.md": "tests/test_docs.py",
     "federation.md": "tests/deploy/test_federation_flower.py",
 }
-DOCTESTED = {"README.md", "python.md"}  # in every run of the tests: pyproject.toml
+DOCTESTED = ("README.md", "python.md")  # in every run of the tests: pyproject.toml
 NEED_VISION = {"tutorial.md", "README.md"}  # the embedded backbone for images, torch among it
 
 

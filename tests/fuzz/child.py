@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import io
 import json
 import os
@@ -24,6 +25,7 @@ from .readers import Prepared, Reader
 
 MEMORY = 1 << 29  # bytes that a reader may take beyond those of the process
 SECONDS = 10.0  # of the processor, for one small input
+HANGS = 300  # seconds after which a process that waits for nothing is ended
 MOST_FINDINGS = 20
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a folder in memory
 
@@ -75,6 +77,7 @@ def forked(tried, name: str, reader: Reader) -> list[Finding]:
         sys.stdout.flush()
         child = os.fork()
         if not child:
+            gc.freeze()  # what other tests left, sessions with threads that are not here among it
             _work(tried, reader, said.fileno())
         _, status = os.waitpid(child, 0)
         said.seek(0)
@@ -143,6 +146,7 @@ def _tried(name: str, reader: Reader, prepared: Prepared, seed: int, numbers: ra
 def attempt(read, number: int, data: bytes) -> Finding | None:
     """Return what is wrong with reading these bytes; None if they are read or refused."""
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.alarm(HANGS)
     try:
         read(data)
     except FedgramError:
@@ -155,4 +159,5 @@ def attempt(read, number: int, data: bytes) -> Finding | None:
         return Finding(number=number, problem=problem, trace="".join(lines), data=repr(data))
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.alarm(0)
     return None
