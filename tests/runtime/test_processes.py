@@ -15,10 +15,12 @@ from fedgram.runtime.processes import VARIABLE, end_processes, processes_with_to
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="starts sleep")
 DEADLINE = 60
 
-# A process whose child is in a session of its own; the number of the child is its output.
+# A process whose child is in a session of its own; the child says its number, as its environment
+# cannot be read for a moment after it was started.
 PARENT = """
-import subprocess, time
-print(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid, flush=True)
+import subprocess, sys, time
+child = "import os, time; print(os.getpid(), flush=True); time.sleep(1000)"
+subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
 time.sleep(1000)
 """
 
