@@ -54,8 +54,9 @@ def test_a_run_is_recorded_compared_reported_and_predicts(here):
     assert list(rows[0]) == ["item", "y"]
     truth = np.load("doses.npz")["y"][:5]
     assert np.abs([float(row["y"]) for row in rows] - truth).max() < 15
-    refused = command("export", model, "--to", "onnx", "-o", "out")
-    assert "expected a model of classes, got one of numbers" in refused.output
+    written = command("export", model, "--to", "onnx", "-o", "out")
+    assert "out/model.onnx: 2" in written.output
+    assert "from features to numbers" in written.output
 
 
 def test_numbers_without_the_task_name_it(here):
@@ -93,9 +94,10 @@ def test_a_model_of_standardized_columns_takes_raw_ones_if_its_file_has_their_me
     assert done.exit_code == 3
     assert "made for standardized columns (data.standardize)" in done.output
     assert "fedgram features" in done.output
-    done = command("export", model, "--to", "onnx", "-o", "out")
+    assert command("export", model, "--to", "onnx", "-o", "out").exit_code == 0
+    done = command("export", "bare", "--to", "onnx", "-o", "out")
     assert done.exit_code == 2
-    assert "expected a model of classes, got one of numbers" in done.output
+    assert "whose columns are not features yet" in done.output
 
 
 def test_columns_of_a_table_that_become_features_are_named(here):

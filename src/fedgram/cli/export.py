@@ -58,4 +58,5 @@ def export(model: Path, to: Target, out: Path | None, given: str, backbone: str 
         )
     first = done.files[0]
     extra = "scores and probabilities" if done.probabilities else "scores"
+    extra = "numbers" if done.numbers else extra
     say(f"{first}: {size(first.stat().st_size)}, from {done.input} to {extra}; {done.files[-1]}")

@@ -67,7 +67,8 @@ def predict(
     If the model knows the names of its columns, a table with names may have them in any order.
 
     A line has the item, the class (its number and name), and a probability or a score for each
-    class. The item is the path of a file, else the number of a row from 1.
+    class; of a regression the item and its numbers. The item is the path of a file, else the
+    number of a row from 1.
 
     Example: fedgram predict north.safetensors photos/ -o predictions.csv
 
@@ -91,12 +92,14 @@ def predict(
     with consistent(model):
         head = replace(opened(value), model=predictor_of(value, model))
     found = _columns(head, model, inputs, data)
+    numbers = bool(outputs_named(head.classes))
     if target is None:
         for number, each in enumerate(found):
-            click.echo(escaped(csv_text(each.columns, header=not number), keep="\n"), nl=False)
+            text = csv_text(each.columns, header=not number, full=numbers)
+            click.echo(escaped(text, keep="\n"), nl=False)
         return
     count = 0
-    with writer(*target) as write:
+    with writer(*target, full=numbers) as write:
         for each in found:
             write(each.columns)
             count += each.rows

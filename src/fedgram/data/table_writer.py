@@ -6,7 +6,8 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -38,10 +39,23 @@ def format_of(path: Path, given: TableFormat | None = None) -> TableFormat:
 
 
 @contextmanager
-def writer(path: Path, kind: TableFormat) -> Iterator[Write]:
-    """Yield a function that writes columns of some rows; the file appears when all are written."""
+def writer(path: Path, kind: TableFormat, *, full: bool = False) -> Iterator[Write]:
+    """Yield a function that writes columns of some rows; the file appears when all are written.
+
+    Parameters
+    ----------
+    path, kind
+        The file and its format.
+    full
+        Whether numbers of a CSV file have all their digits.
+    """
     part = path.with_name(path.name + ".part")
-    opened = {"csv": _csv_file, "jsonl": _lines_file, "json": _json_file, "parquet": _parquet_file}
+    opened: dict[TableFormat, Callable[[Path], AbstractContextManager[Write]]] = {
+        "csv": partial(_csv_file, full=full),
+        "jsonl": _lines_file,
+        "json": _json_file,
+        "parquet": _parquet_file,
+    }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with opened[kind](part) as write:
@@ -54,8 +68,17 @@ def writer(path: Path, kind: TableFormat) -> Iterator[Write]:
             part.unlink()
 
 
-def csv_text(columns: Columns, *, header: bool) -> str:
-    r"""Return rows as CSV; numbers have six digits, and no cell is a formula.
+def csv_text(columns: Columns, *, header: bool, full: bool = False) -> str:
+    r"""Return rows as CSV, in which no cell is a formula.
+
+    Parameters
+    ----------
+    columns
+        The rows, by column.
+    header
+        Whether the names of the columns come first.
+    full
+        Whether numbers have all their digits, else six.
 
     Examples
     --------
@@ -67,17 +90,21 @@ def csv_text(columns: Columns, *, header: bool) -> str:
     if header:
         lines.writerow([csv_cell(name) for name in columns])
     for row in zip(*columns.values(), strict=True):
-        lines.writerow([f"{v:.6g}" if isinstance(v, float) else csv_cell(v) for v in row])
+        lines.writerow([_number(v, full) if isinstance(v, float) else csv_cell(v) for v in row])
     return text.getvalue()
 
 
+def _number(value: float, full: bool) -> str:
+    return repr(value) if full else f"{value:.6g}"
+
+
 @contextmanager
-def _csv_file(path: Path) -> Iterator[Write]:
+def _csv_file(path: Path, *, full: bool) -> Iterator[Write]:
     with path.open("w", encoding="utf-8", newline="") as file:
         first = [True]
 
         def write(columns: Columns) -> None:
-            file.write(csv_text(columns, header=first[0]))
+            file.write(csv_text(columns, header=first[0], full=full))
             first[0] = False
 
         yield write

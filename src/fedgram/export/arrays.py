@@ -46,7 +46,7 @@ def arrays_of(formula: Formula) -> ModelArrays:
         arrays["mean"], arrays["deviation"] = how.mean, how.deviation
     config = {
         "format": FORMAT,
-        "classes": list(formula.classes),
+        "outputs" if formula.outputs else "classes": list(formula.classes),
         "features": space.inputs,
         "backbone": space.backbone,
         "steps": list(space.steps),

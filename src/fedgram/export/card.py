@@ -12,6 +12,7 @@ from typing import Any
 from fedgram.core import codec
 from fedgram.core.layouts import TableLayout, name_and_digest, source_and_model
 from fedgram.core.samples import NO_SPACE, Space
+from fedgram.core.targets import Output, outputs_named
 from fedgram.data.items import ItemKind
 from fedgram.errors import DataError
 from fedgram.experiments.reader import read_runs
@@ -29,6 +30,7 @@ _TASKS: dict[ItemKind | str, str] = {
     "texts": "text-classification",
     "table": "tabular-classification",
 }
+_NUMBERS = "tabular-regression"  # the hub has no name for numbers of images and texts
 _TEXT_BACKBONES = ("wordllama", "hf")  # the second one may take images too
 _CLASSES = 100  # names that are listed
 _ACCURACIES = {
@@ -37,6 +39,11 @@ _ACCURACIES = {
     "worst_decile": "mean over the tenth of the clients with the lowest accuracy",
     "global_test": "on the test samples of all clients",
     "balanced": "mean over classes",
+}
+_R2 = {
+    "client_mean": "mean over clients of the R2 on their own test samples",
+    "sample_mean": "over the test samples of all clients, each predicted by its client's own model",
+    "global_test": "mean over clients of the R2 on the test samples of all clients",
 }
 
 
@@ -52,6 +59,8 @@ class CardFacts:
         Name and parameters of the method, if known.
     space, classes
         Feature space and classes of the model.
+    outputs
+        The outputs of a model of numbers.
     client
         The client whose own model this is; empty for what all clients share, or several models.
     samples
@@ -68,6 +77,7 @@ class CardFacts:
     method: str
     space: Space
     classes: Sequence[str]
+    outputs: Sequence[Output] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     client: str = ""
     samples: Mapping[str, int] = field(default_factory=dict)
@@ -115,6 +125,7 @@ def write_run_card(folder: Path) -> None:
         settings=run.parameters,
         space=getattr(held, "space", NO_SPACE),
         classes=getattr(held, "classes", ()),
+        outputs=outputs_named(getattr(held, "classes", ())),
         samples=sizes_of(run, ""),
         run=run,
         files={path: "what all clients share" for path in found if path == shared},
@@ -204,7 +215,7 @@ def _clients(run: RunRecord) -> list[str]:
 
 
 def _head(facts: CardFacts) -> str:
-    lines = ["---", "library_name: fedgram", f"pipeline_tag: {_task(facts.space)}", "tags:"]
+    lines = ["---", "library_name: fedgram", f"pipeline_tag: {_task(facts)}", "tags:"]
     lines += [f"- {tag}" for tag in ("federated-learning", "closed-form", facts.method) if tag]
     source, model = source_and_model(facts.space.backbone)
     if source in ("hf", "timm"):
@@ -215,22 +226,26 @@ def _head(facts: CardFacts) -> str:
 
 
 def _index(facts: CardFacts, run: RunRecord) -> list[str]:
-    accuracy = run.summary.accuracy.get("client_mean")
-    if accuracy is None:
+    score = run.summary.accuracy.get("client_mean")
+    if score is None:
         return []
+    kind = "r_squared" if facts.outputs else "accuracy"
     source = str(run.config.get("data", {}).get("source", "data"))
     return [
         "model-index:",
         f"- name: {json.dumps(facts.title)}",
         "  results:",
-        f"  - task: {{type: {_task(facts.space)}}}",
+        f"  - task: {{type: {_task(facts)}}}",
         f"    dataset: {{name: {json.dumps(source)}, type: {json.dumps(Path(source).stem)}}}",
         "    metrics:",
-        f"    - {{type: accuracy, name: client mean, value: {accuracy:.4f}}}",
+        f"    - {{type: {kind}, name: client mean, value: {score:.4f}}}",
     ]
 
 
-def _task(space: Space) -> str:
+def _task(facts: CardFacts) -> str:
+    space = facts.space
+    if facts.outputs:
+        return _NUMBERS
     name = source_and_model(space.backbone)[0] or name_and_digest(space.backbone)[0]
     if not space.backbone or isinstance(space.layout, TableLayout) or name == "identity":
         return _TASKS["table"]
@@ -240,14 +255,16 @@ def _task(space: Space) -> str:
 def _summary(facts: CardFacts) -> str:
     whose = f"the own model of client **{_plain(facts.client)}**" if facts.client else "a model"
     method = f" by the method `{facts.method}`" if facts.method else ""
-    names = [_plain(name) for name in facts.classes[:_CLASSES]]
-    more = len(facts.classes) - len(names)
+    given = [output.text for output in facts.outputs] or facts.classes
+    names = [_plain(name) for name in given[:_CLASSES]]
+    more = len(given) - len(names)
     listed = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+    kind = "Outputs" if facts.outputs else "Classes"
     backbone = _plain(facts.space.backbone) or "vectors whose backbone is not named"
     return (
         f"This is {whose}, solved in closed form from sums over the samples of a federation"
         f"{method} with fedgram {own_version()}.\n\n"
-        f"- **Classes** ({len(facts.classes)}): {listed}\n"
+        f"- **{kind}** ({len(given)}): {listed}\n"
         f"- **Features**: {facts.space.inputs} of {backbone}\n"
         f"- **Steps**: {_plain('; '.join(facts.space.steps)) or 'raw vectors'}\n"
     )
@@ -274,21 +291,30 @@ def _choices(facts: CardFacts) -> str:
 def _results(facts: CardFacts) -> str:
     if facts.run is None:
         return ""
-    found = facts.run.summary.accuracy
+    found, errors = facts.run.summary.accuracy, facts.run.summary.errors or {}
     lines = [
-        f"| {words} | {percent(found[name])} % |"
-        for name, words in _ACCURACIES.items()
-        if found.get(name) is not None
+        f"| {words} | {_score(score, facts)} |"
+        for name, words in (_R2 if facts.outputs else _ACCURACIES).items()
+        if (score := found.get(name)) is not None
     ]
     own = [each for each in facts.run.chosen.clients if each.client == facts.client]
     lines += [
         f"| of {_plain(facts.client)} on its own {each.samples} test samples "
-        f"| {percent(each.accuracy)} % |"
+        f"| {_score(each.accuracy, facts)} |"
         for each in own
-        if each.samples
+        if each.accuracy is not None
     ]
-    score = "R2" if facts.run.summary.errors else "Accuracy"
-    return "\n".join([f"## {score}\n", f"| {score} | |", "|---|---|", *lines, ""])
+    lines += [
+        f"| {name.upper()} over the test samples of all clients | {error:.4g} |"
+        for name, error in errors.items()
+        if error is not None
+    ]
+    title = "R2 and errors" if facts.outputs else "Accuracy"
+    return "\n".join([f"## {title}\n", f"| {title} | |", "|---|---|", *lines, ""])
+
+
+def _score(value: float, facts: CardFacts) -> str:
+    return f"{value:.3f}" if facts.outputs else f"{percent(value)} %"
 
 
 def _verify(facts: CardFacts) -> str:
@@ -313,15 +339,17 @@ def _verify(facts: CardFacts) -> str:
 
 
 def _reveals(facts: CardFacts) -> str:
+    kind = "outputs with their ranges" if facts.outputs else "classes"
     lines = [
         "- A model is a function of its training samples, without noise: who has it can guess "
         "facts about them, the more the fewer samples there were. No formal privacy is promised.",
-        "- The names of the classes, and the backbone with its digest, are in the file.",
+        f"- The names of the {kind}, and the backbone with its digest, are in the file.",
     ]
+    about = "how large outputs are" if facts.outputs else "which classes are frequent"
     if facts.client:
         lines.append(
-            f"- This model was solved with the samples of {_plain(facts.client)}. It reveals which "
-            "classes are frequent there. Treat it like data of that client."
+            f"- This model was solved with the samples of {_plain(facts.client)}. It reveals "
+            f"{about} there. Treat it like data of that client."
         )
     elif facts.run is not None:
         lines.append(

@@ -40,11 +40,14 @@ class Exported:
         Name of the input: image, features or grid.
     probabilities
         Whether the model has probabilities besides scores.
+    numbers
+        Whether the model predicts numbers, and not classes.
     """
 
     files: tuple[Path, ...]
     input: str
     probabilities: bool
+    numbers: bool = False
 
 
 def export_model(
@@ -92,7 +95,7 @@ def export_model(
     if backbone is not None and stored:
         raise ConfigError("a backbone gives real features: expected stored = False with a backbone")
     folder = Path(out)
-    formula = formula_of(model)
+    formula = formula_of(model).in_real_units()
     if stored and not formula.space.exact:
         raise ConfigError("grid integers as input: the model's features are not on a grid")
     columns = isinstance(formula.space.layout, TableLayout) or is_standardized(formula.space)
@@ -112,6 +115,7 @@ def export_model(
         files=(*written, folder / CARD),
         input=name,
         probabilities=formula.probabilities is not None,
+        numbers=bool(formula.outputs),
     )
 
 
@@ -161,6 +165,7 @@ def _facts(
         settings=run.parameters if run is not None else {},
         space=formula.space,
         classes=formula.classes,
+        outputs=formula.outputs,
         client=client,
         samples=sizes_of(run, client) if run is not None else {},
         run=run,
@@ -178,38 +183,45 @@ _SHAPES = {
 
 def _usage(formula: Formula, to: Target, name: str) -> str:
     shape = _SHAPES[name].format(width=formula.space.inputs)
-    more = ", `probabilities`" if formula.probabilities is not None else ""
+    has_probabilities = formula.probabilities is not None
     if to == "onnx":
         dtype = {"image": "uint8", "features": "float64", "grid": "int16"}[name]
+        given = ["label", "class", "scores", *(["probabilities"] if has_probabilities else [])]
+        given = ["values"] if formula.outputs else given
+        taken = ", ".join("name" if each == "class" else each for each in given)
         return f"""\
-The input `{name}` is {shape}. The outputs are `label`, `class`, `scores`{more}.
+The input `{name}` is {shape}. {"The output is" if formula.outputs else "The outputs are"} \
+{", ".join(f"`{each}`" for each in given)}.
 
 ```python
 import numpy as np, onnxruntime
 session = onnxruntime.InferenceSession("model.onnx")
 outputs = session.run(None, {{"{name}": np.asarray(x, np.{dtype})}})
-label, name, scores{", probabilities" if more else ""} = outputs
+{"[values]" if formula.outputs else taken} = outputs
 ```"""
+    kind = "outputs" if formula.outputs else "classes"
     if to == "torch":
-        returned = "scores, probabilities" if formula.probabilities is not None else "scores"
+        returned = "scores, probabilities" if has_probabilities else "scores"
+        returned = "values" if formula.outputs else returned
         return f"""\
 The input is {shape.replace("int16", "double")}.
 
 ```python
 import torch
-extra = {{"classes.json": ""}}
+extra = {{"{kind}.json": ""}}
 model = torch.export.load("model.pt2", extra_files=extra).module()
 {returned} = model(torch.as_tensor(x, dtype=torch.float64))
 ```"""
     if to == "sklearn":
         argument = "stored=True" if name == "grid" else ""
+        made = "ExportedRegressor" if formula.outputs else "ExportedClassifier"
         return f"""\
 The input is {shape.replace("int16", "integers")}. The file `model.py` needs
-NumPy and safetensors; with scikit-learn the classifier is one of its estimators.
+NumPy and safetensors; with scikit-learn the model is one of its estimators.
 
 ```python
-from model import ExportedClassifier
-model = ExportedClassifier({argument})
+from model import {made}
+model = {made}({argument})
 model.predict(x)
 ```"""
     return (

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array, Floats, Space
-from fedgram.core.targets import outputs_named
+from fedgram.core.targets import LEVELS, Output, outputs_named
 from fedgram.errors import ConfigError
 from fedgram.features.grid import Grid
 from fedgram.features.lift import Lift
@@ -74,6 +74,9 @@ class Formula:
         How scores become probabilities; None if they do not.
     standardized
         How columns become features; None for features of unit size.
+    outputs
+        The outputs of a regression, whose names are the classes: the scores are their values, in
+        real units.
 
     Examples
     --------
@@ -91,6 +94,23 @@ class Formula:
     allowed: Array | None = None
     probabilities: Probabilities | None = None
     standardized: Standardized | None = field(default=None)
+    outputs: tuple[Output, ...] = ()
+
+    def in_real_units(self) -> Formula:
+        """Return the formula whose scores are the outputs of a regression; of classes, itself."""
+        outputs = outputs_named(self.classes)
+        if not outputs:
+            return self
+        scale = np.array([output.step * LEVELS for output in outputs])
+        middle = np.array([output.middle for output in outputs])
+        return replace(
+            self,
+            classes=tuple(output.name for output in outputs),
+            heads=[replace(head, weights=head.weights * scale) for head in self.heads],
+            shift=self.shift * scale + middle,
+            outputs=outputs,
+            probabilities=None,
+        )
 
     def scaled(self, factor: float) -> Formula:
         """Return the formula of the scores times a factor."""
@@ -167,11 +187,6 @@ def _nearest_mean(model: NearestMean) -> Formula:
 
 
 def _of_weights(model: Any, weights: Floats, shift: Floats) -> Formula:
-    if outputs_named(model.classes):
-        raise ConfigError(
-            "this model cannot be exported: expected a model of classes, got one of numbers; use "
-            "'fedgram predict'"
-        )
     lifted: Space = model.space
     if not lifted.traceable and lifted.steps:
         raise ConfigError(

@@ -24,7 +24,7 @@ def onnx_model(
     The input is ``image`` (decoded images, uint8, samples by height by width by colors) with a
     backbone, else ``features`` (double, as the backbone gives them), or ``grid`` (the integers of a
     feature file, without the constant). The outputs are ``label`` (class codes), ``class`` (class
-    names), ``scores`` and, if they are known, ``probabilities``.
+    names), ``scores`` and, if they are known, ``probabilities``; of a regression ``values``.
 
     Parameters
     ----------
@@ -52,19 +52,7 @@ def onnx_model(
     else:
         given = tensor("features", types.DOUBLE, ["samples", width])
         rows = grid_rows(graph, "features", formula)
-    scored = graph.op("Identity", scores(graph, rows, formula), out="scores")
-    label = graph.op("ArgMax", scored, out="label", axis=1, keepdims=0)
-    names = graph.const(np.array(formula.classes, object))
-    graph.op("Gather", names, label, out="class", axis=0)
-    count = len(formula.classes)
-    outputs = [
-        tensor("label", types.INT64, ["samples"]),
-        tensor("class", types.STRING, ["samples"]),
-        tensor("scores", types.DOUBLE, ["samples", count]),
-    ]
-    if formula.probabilities is not None:
-        probabilities(graph, scored, formula.probabilities, "probabilities")
-        outputs.append(tensor("probabilities", types.DOUBLE, ["samples", count]))
+    outputs = _outputs(graph, rows, formula)
     made = onnx.helper.make_graph(
         graph.nodes, "fedgram", [given], outputs, initializer=graph.constants
     )
@@ -79,7 +67,30 @@ def onnx_model(
         doc_string=about,
         functions=None if network is None else list(network.functions),
     )
-    classes = json.dumps(list(formula.classes), ensure_ascii=False)
-    onnx.helper.set_model_props(model, {"classes": classes})
+    names = json.dumps(list(formula.classes), ensure_ascii=False)
+    onnx.helper.set_model_props(model, {"outputs" if formula.outputs else "classes": names})
     onnx.checker.check_model(model, full_check=True)
     return model
+
+
+def _outputs(graph: Graph, rows: str, formula: Formula) -> list[Any]:
+    """Add what is computed from rows on the grid; return the outputs of the graph."""
+    onnx = onnx_package()
+    tensor, types = onnx.helper.make_tensor_value_info, onnx.TensorProto
+    count, found = len(formula.classes), scores(graph, rows, formula)
+    if formula.outputs:
+        graph.op("Identity", found, out="values")
+        return [tensor("values", types.DOUBLE, ["samples", count])]
+    scored = graph.op("Identity", found, out="scores")
+    label = graph.op("ArgMax", scored, out="label", axis=1, keepdims=0)
+    names = graph.const(np.array(formula.classes, object))
+    graph.op("Gather", names, label, out="class", axis=0)
+    outputs = [
+        tensor("label", types.INT64, ["samples"]),
+        tensor("class", types.STRING, ["samples"]),
+        tensor("scores", types.DOUBLE, ["samples", count]),
+    ]
+    if formula.probabilities is not None:
+        probabilities(graph, scored, formula.probabilities, "probabilities")
+        outputs.append(tensor("probabilities", types.DOUBLE, ["samples", count]))
+    return outputs

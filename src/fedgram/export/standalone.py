@@ -1,7 +1,7 @@
-"""A classifier from ``config.json`` and ``model.safetensors``: needs NumPy and safetensors only.
+"""A model from ``config.json`` and ``model.safetensors``: needs NumPy and safetensors only.
 
 This file is a part of an exported model and does not import fedgram. With scikit-learn installed
-the classifier is an estimator of it, for pipelines and metrics.
+the model is an estimator of it, for pipelines and metrics.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 except ImportError:
-    BaseEstimator = ClassifierMixin = None
+    BaseEstimator = ClassifierMixin = RegressorMixin = None
 
 
 FORMAT = "fedgram-arrays/1"
@@ -24,71 +24,44 @@ RMS_BITS, SQUARE_BITS = 15, 15
 TINY = -30.0  # log(log(1 + e^z)) is z to the last digit from here on
 
 
-PARENTS = () if BaseEstimator is None else (ClassifierMixin, BaseEstimator)
+CLASSIFIER = () if BaseEstimator is None else (ClassifierMixin, BaseEstimator)
+REGRESSOR = () if BaseEstimator is None else (RegressorMixin, BaseEstimator)
 
 
-class ExportedClassifier(*PARENTS):  # type: ignore[misc]
-    """An exported model: predicts, and is not fitted again.
+class ExportedModel:
+    """What classifiers and regressors share: from files to one number per class or output."""
 
-    Parameters
-    ----------
-    folder
-        Holds ``config.json`` and ``model.safetensors``; by default the folder of this file.
-    stored
-        Whether samples are the integers of a feature file instead of real features.
-    """
-
-    def __init__(self, folder: str = "", stored: bool = False) -> None:
-        self.folder = folder
-        self.stored = stored
-        self._load()
+    names = ""  # entry of config.json: "classes" or "outputs"
+    folder: str
+    stored: bool
 
     def _load(self) -> None:
         folder = Path(self.folder or Path(__file__).parent)
         config = json.loads((folder / "config.json").read_text("utf-8"))
         if config.get("format") != FORMAT:
             raise ValueError(f"{folder}: expected the format {FORMAT}, got {config.get('format')}")
+        if self.names not in config:
+            raise ValueError(f"{folder}: expected a model with {self.names}, got another one")
         self._config = config
         self._arrays = load_file(folder / "model.safetensors")
-        self.classes_ = np.array(config["classes"])
         self.n_features_in_ = config["features"]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder, "stored": self.stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._load()
+        self.__init__(**state)  # type: ignore[misc]  # the one of the kind of model
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
-    def fit(self, X: Any, y: Any = None) -> ExportedClassifier:  # noqa: ARG002, N803
-        """Return the classifier: it is fitted already."""
+    def fit(self, X: Any, y: Any = None) -> ExportedModel:  # noqa: ARG002, N803
+        """Return the model: it is fitted already."""
         return self
 
-    def predict(self, X: Any) -> Any:  # noqa: N803  # as scikit-learn calls it
-        """Return the class name of each sample; of equal scores the first."""
-        return self.classes_[self.decision_function(X).argmax(axis=1)]
-
-    def predict_proba(self, X: Any) -> Any:  # noqa: N803
-        """Return the probability of each class, (samples, classes), if they are known."""
-        how = self._config["probabilities"]
-        if how is None:
-            raise AttributeError("this model has scores only; use decision_function")
-        scores = self.decision_function(X)
-        if how["sharpness"]:
-            z = how["sharpness"] * scores
-            soft = np.log(np.logaddexp(0.0, np.maximum(z, TINY)))
-            scores = np.where(z < TINY, z, soft)
-        logits = how["power"] * scores
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return shares / shares.sum(axis=1, keepdims=True)
-
-    def decision_function(self, X: Any) -> Any:  # noqa: N803
-        """Return the score of each class, (samples, classes)."""
-        rows = self._rows(np.asarray(X))
-        scores = np.zeros((len(rows), len(self.classes_))) + self._arrays["shift"]
+    def _scores(self, x: Any) -> Any:
+        rows = self._rows(x)
+        scores = np.zeros((len(rows), len(self._config[self.names]))) + self._arrays["shift"]
         for head in self._config["heads"]:
             scores += (self._lifted(rows, head) * head["unit"]) @ self._arrays[
                 f"{head['name']}.weights"
@@ -153,3 +126,70 @@ class ExportedClassifier(*PARENTS):  # type: ignore[misc]
         if head["constant"] is not None:
             found.append(np.full((len(rows), 1), float(head["constant"])))
         return np.hstack(found)
+
+
+class ExportedClassifier(ExportedModel, *CLASSIFIER):  # type: ignore[misc]
+    """An exported model of classes: predicts, and is not fitted again.
+
+    Parameters
+    ----------
+    folder
+        Holds ``config.json`` and ``model.safetensors``; by default the folder of this file.
+    stored
+        Whether samples are the integers of a feature file instead of real features.
+    """
+
+    names = "classes"
+
+    def __init__(self, folder: str = "", stored: bool = False) -> None:
+        self.folder = folder
+        self.stored = stored
+        self._load()
+        self.classes_ = np.array(self._config["classes"])
+
+    def predict(self, X: Any) -> Any:  # noqa: N803  # as scikit-learn calls it
+        """Return the class name of each sample; of equal scores the first."""
+        return self.classes_[self.decision_function(X).argmax(axis=1)]
+
+    def predict_proba(self, X: Any) -> Any:  # noqa: N803
+        """Return the probability of each class, (samples, classes), if they are known."""
+        how = self._config["probabilities"]
+        if how is None:
+            raise AttributeError("this model has scores only; use decision_function")
+        scores = self.decision_function(X)
+        if how["sharpness"]:
+            z = how["sharpness"] * scores
+            soft = np.log(np.logaddexp(0.0, np.maximum(z, TINY)))
+            scores = np.where(z < TINY, z, soft)
+        logits = how["power"] * scores
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return shares / shares.sum(axis=1, keepdims=True)
+
+    def decision_function(self, X: Any) -> Any:  # noqa: N803
+        """Return the score of each class, (samples, classes)."""
+        return self._scores(np.asarray(X))
+
+
+class ExportedRegressor(ExportedModel, *REGRESSOR):  # type: ignore[misc]
+    """An exported model of numbers: predicts, and is not fitted again.
+
+    Parameters
+    ----------
+    folder
+        Holds ``config.json`` and ``model.safetensors``; by default the folder of this file.
+    stored
+        Whether samples are the integers of a feature file instead of real features.
+    """
+
+    names = "outputs"
+
+    def __init__(self, folder: str = "", stored: bool = False) -> None:
+        self.folder = folder
+        self.stored = stored
+        self._load()
+        self.outputs_ = tuple(self._config["outputs"])
+
+    def predict(self, X: Any) -> Any:  # noqa: N803
+        """Return the number of each sample; a row of numbers if there are several outputs."""
+        values = self._scores(np.asarray(X))
+        return values[:, 0] if values.shape[1] == 1 else values

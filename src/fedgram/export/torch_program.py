@@ -20,7 +20,8 @@ def torch_program(formula: Formula, *, stored: bool = False) -> bytes:
     """Return the content of a ``.pt2`` file, for ``torch.export.load``.
 
     The program takes samples by features in double and returns scores and, if they are known,
-    probabilities. The class names are in the extra file ``classes.json``.
+    probabilities; of a regression the values. The names are in the extra file ``classes.json``, or
+    ``outputs.json``.
 
     Parameters
     ----------
@@ -38,8 +39,9 @@ def torch_program(formula: Formula, *, stored: bool = False) -> bytes:
     example = torch.ones((2, formula.space.inputs), dtype=torch.float64)
     program = export(module, (example,), dynamic_shapes=({0: Dim("samples", min=1)},))
     content = io.BytesIO()
-    classes = json.dumps(list(formula.classes), ensure_ascii=False)
-    save(program, content, extra_files={"classes.json": classes})
+    names = json.dumps(list(formula.classes), ensure_ascii=False)
+    file = "outputs.json" if formula.outputs else "classes.json"
+    save(program, content, extra_files={file: names})
     return content.getvalue()
 
 

@@ -9,6 +9,7 @@ from fedgram.core import codec
 from fedgram.core.codec import added_field
 from fedgram.core.samples import Features, Floats
 from fedgram.core.shared import Wrapper
+from fedgram.core.targets import outputs_named
 from fedgram.features.standardize import Standardization
 from fedgram.models.model import Calibration, Model
 
@@ -66,6 +67,8 @@ class SavedModel(Wrapper):
     @property
     def has_probabilities(self) -> bool:
         """Whether scores can be turned into probabilities."""
+        if outputs_named(self.model.classes):  # numbers, also of a model that knows how
+            return False
         return self.calibration is not None or hasattr(self.model, "probabilities")
 
     def probabilities(self, features: Features) -> Floats:
