@@ -18,7 +18,8 @@ from fedgram.core.gcv import (
     generalized_error,
     resolved,
 )
-from fedgram.core.solve import Factor
+from fedgram.core.quadratic_forms import QuadraticForms
+from fedgram.core.solve import SIGNS, Factor, random_signs
 from fedgram.engines.ledger_backed import Ledgered
 from fedgram.errors import PrivacyError, SolveError
 from fedgram.models.linear import Linear
@@ -116,38 +117,90 @@ def test_a_search_takes_few_factorizations(monkeypatch):
     assert len(made) <= 5
 
 
+@pytest.fixture
+def large(monkeypatch):
+    """Totals of 200 features and four samples for each count as large."""
+    monkeypatch.setattr(gcv, "_ESTIMATED", 200)
+
+
 @pytest.mark.parametrize("ridge", [1.0, 100.0, 10_000.0])
 def test_an_estimated_trace_is_close_to_the_exact_one(ridge):
     """The error follows from the entries off the diagonal; it is at most four standard errors."""
     rows = Lift(width=400)(trainable().features).real()
     gram = rows.T @ rows
     inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
-    factor = Factor.of(gram, ridge)
-    off = np.sum(inverse**2) - np.sum(np.diagonal(inverse) ** 2)
-    found = factor.estimated_inverse_trace()
-    assert found != factor.inverse_trace() == pytest.approx(np.trace(inverse), rel=1e-6)
-    assert abs(found - np.trace(inverse)) <= 4 * np.sqrt(2 * off / 64)
-    assert found == factor.estimated_inverse_trace()
+    signs, off = random_signs(400 + 1), np.sum(inverse**2) - np.sum(np.diagonal(inverse) ** 2)
+    found = float(np.einsum("ij,ij->", signs, inverse @ signs)) / SIGNS
+    assert Factor.of(gram, ridge).inverse_trace() == pytest.approx(np.trace(inverse), rel=1e-6)
+    assert 0 < abs(found - np.trace(inverse)) <= 4 * np.sqrt(2 * off / SIGNS)
 
 
-def test_with_an_estimated_trace_the_ridge_is_as_good(monkeypatch):
+@pytest.mark.parametrize("ridge", [3.0, 10.0, 100.0, 1000.0, 10_000.0])
+def test_forms_of_nearby_ridges_are_those_of_a_factorization(ridge):
+    lifted = Lift(width=400)(trainable().features)
+    rows, vectors = lifted.real(), random_signs(401)[:, :5]
+    gram = rows.T @ rows
+    solved = np.linalg.solve(gram + ridge * np.eye(len(gram)), vectors)
+    forms = QuadraticForms.of(Factor.of(gram, 100.0), 100.0, vectors)
+    forms.extend(20)
+    first, second = forms.at(ridge)
+    assert first == pytest.approx(np.sum(vectors * solved, axis=0), rel=1e-4)
+    assert second == pytest.approx(np.sum(solved**2, axis=0), rel=1e-3)
+    fewer = forms.at(ridge, steps=2)[0]
+    assert ridge == 100.0 or not np.allclose(fewer, first, rtol=1e-6)
+
+
+def test_forms_end_with_the_space_that_the_vectors_span():
+    gram, vectors = np.diag([1.0, 1.0, 8.0]), np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    forms = QuadraticForms.of(Factor.of(gram, 1.0), 1.0, vectors)
+    forms.extend(6)
+    first, second = forms.at(2.0)
+    assert first == pytest.approx([2 / 3 + 1 / 10, 0.0], rel=1e-6)
+    assert second == pytest.approx([2 / 9 + 1 / 100, 0.0], rel=1e-6)
+
+
+def test_one_or_two_factorizations_find_the_ridge_of_a_large_total(monkeypatch, large):
     total = Statistics.of(Lift(width=300)(trainable().features), trainable().labels)
-    exact = {ridge: generalized_error(total, ridge) for ridge in RIDGES}
     assert total.count >= 4 * total.space.width
-    monkeypatch.setattr(gcv, "_ESTIMATED", 200)
-    for ridge in RIDGES:
-        assert generalized_error(total, ridge) == pytest.approx(exact[ridge], rel=0.005)
-    assert exact[best_ridge(total)] <= min(exact.values()) * 1.02
+    exact = {ridge: generalized_error(total, ridge) for ridge in RIDGES}
+    made, original = [], Factor.of.__func__
+    monkeypatch.setattr(
+        Factor, "of", classmethod(lambda cls, *a, **k: made.append(1) or original(cls, *a, **k))
+    )
+    found = best_ridges(total, [0.0, 0.01])
+    assert len(made) <= 2  # five without
+    assert exact[found[0]] <= min(exact.values()) * 1.02
+    monkeypatch.setattr(gcv, "_ESTIMATED", 10_000)
+    assert found == best_ridges(total, [0.0, 0.01])
 
 
-def test_few_samples_for_each_feature_have_an_exact_trace(monkeypatch):
-    monkeypatch.setattr(gcv, "_ESTIMATED", 200)
-    monkeypatch.setattr(Factor, "estimated_inverse_trace", lambda self: 1 / 0)
+def test_errors_of_a_large_total_are_close_at_every_ridge(large):
+    """Those far from the factorized ridge need factorizations of their own."""
+    total = Statistics.of(Lift(width=300)(trainable().features), trainable().labels)
+    errors = gcv._NearbyErrors(total, total.count / 30)
+    for ridge in (*RIDGES, 1e9):
+        assert errors(ridge) == pytest.approx(generalized_error(total, ridge), rel=0.005)
+
+
+def test_a_singular_gram_matrix_of_a_large_total_is_found(large):
+    features = Lift(width=300)(trainable().features)
+    values = features.values.copy()
+    values[:, 1:200] = values[:, :1]
+    total = Statistics.of(dataclasses.replace(features, values=values), trainable().labels)
+    errors = gcv._NearbyErrors(total, 10.0)
+    assert errors(10.0) == pytest.approx(generalized_error(total, 10.0), rel=0.01)
+    for of in (errors, lambda ridge: generalized_error(total, ridge)):
+        with pytest.raises(SolveError, match="singular"):
+            of(1e-12)
+
+
+def test_few_samples_for_each_feature_have_an_exact_trace(monkeypatch, large):
+    monkeypatch.setattr(gcv, "_NearbyErrors", lambda *of: 1 / 0)
     lifted = Lift(width=300)(trainable().features)
     few = slice(0, 1100)
-    assert generalized_error(Statistics.of(lifted.take(few), trainable().labels.take(few)), 1.0) > 0
+    assert best_ridge(Statistics.of(lifted.take(few), trainable().labels.take(few))) > 0
     with pytest.raises(ZeroDivisionError):
-        generalized_error(Statistics.of(lifted, trainable().labels), 1.0)
+        best_ridge(Statistics.of(lifted, trainable().labels))
 
 
 def test_a_given_ridge_is_left_alone():

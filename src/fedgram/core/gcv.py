@@ -13,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from fedgram.core.quadratic_forms import QuadraticForms
 from fedgram.core.samples import Floats
-from fedgram.core.solve import Factor, require_ridge, unpack_symmetric
+from fedgram.core.solve import SIGNS, Factor, random_signs, require_ridge, unpack_symmetric
 from fedgram.core.statistics import Statistics
 from fedgram.errors import SolveError
 
@@ -29,9 +30,12 @@ _ALIKE = 1e-9  # errors with a smaller relative difference count as equal; the l
 # For a shared head the selected ridge is the smallest one whose error is at most this much above
 # the minimum, relatively: accuracy needs less ridge than squared error.
 SLACK = 0.01
-# From this number of features on, and this number of samples for each, the degrees of freedom are
-# estimated: an exact trace takes as long as a factorization.
+# From this number of features on, and this number of samples for each, errors are those of
+# `_NearbyErrors`: an exact trace takes as long as a factorization.
 _ESTIMATED, _MANY = 2048, 4
+_CLOSE = 1e-4  # relative change of an error by the last step
+_MOST_STEPS = 12  # with one factorization
+_SAFE = 1e10  # a Gram matrix with a trace of more ridges than this may be singular in float64
 _FURTHEST = 4  # maximum number of positions below the minimum with slack: a tenth of its ridge
 
 
@@ -108,7 +112,9 @@ def best_ridges(
     ridges
         The candidates, in increasing order.
     """
-    tried = _tried(_error_of(total), ridges, *_effort(total, ridges))
+    guess, trials = _effort(total, ridges)
+    error = _NearbyErrors(total, guess) if _is_large(total) else _error_of(total)
+    tried = _tried(error, ridges, guess, trials)
     return [ridges[_slackened(tried, slack)] for slack in slacks]
 
 
@@ -172,38 +178,115 @@ def _effort(total: Statistics, ridges: Sequence[float]) -> tuple[float, int]:
     return total.count / _SAMPLES_PER_RIDGE, _TRIALS if few else len(ridges)
 
 
-def _trace(factor: Factor, count: int) -> float:
-    """Return the trace of the inverse; estimated if it takes long and hardly matters.
-
-    The estimate's standard error is at most ``sqrt(2 width / vectors)`` degrees of freedom. With
-    at least four samples for each feature this is a small part of the degrees that are left.
-    """
-    width = len(factor.lower)
-    if width >= _ESTIMATED and count >= _MANY * width:
-        return factor.estimated_inverse_trace()
-    return factor.inverse_trace()
+def _is_large(total: Statistics) -> bool:
+    width = total.space.width
+    return width >= _ESTIMATED and total.count >= _MANY * width
 
 
 def _error_of(total: Statistics) -> Callable[[float], float]:
-    if total.count <= 0:
-        raise SolveError(f"nothing to solve: the total holds {total.count} samples")
-    width, unit = total.space.width, total.space.unit
-    gram, moment = unpack_symmetric(total.gram, width), total.products
+    """Return the error of a ridge, by one factorization for each."""
+    _require_samples(total)
+    gram, moment = unpack_symmetric(total.gram, total.space.width), total.products
 
     def error(ridge: float) -> float:
         require_ridge(ridge)
-        stored = ridge / unit**2
+        stored = ridge / total.space.unit**2
         factor = Factor.of(gram, stored, samples=total.count)
         head = factor.solve(moment)
-        # (G + ridge I) W = T, so tr W'GW = tr W'T - ridge |W|^2 and
-        # RSS = energy - 2 tr W'T + tr W'GW = energy - tr W'T - ridge |W|^2.
-        residual_squares = total.target_squares - float(
-            np.sum(head * moment) + stored * np.sum(head**2)
-        )
-        freedom = total.count - (width - stored * _trace(factor, total.count))
-        return total.count * max(residual_squares, 0.0) / freedom**2
+        products, squares = float(np.sum(head * moment)), float(np.sum(head**2))
+        return _error(total, stored, products, squares, factor.inverse_trace())
 
     return error
+
+
+class _NearbyErrors:
+    """The errors of many ridges by one factorization, with an estimated trace.
+
+    Ridges far from the factorized one need a factorization of their own. The trace is Hutchinson's
+    estimate: the mean of ``z' (G + ridge I)^-1 z`` over 64 vectors z of random signs. They are the
+    same for all ridges, whose estimates thus err alike. The standard error is at most
+    ``sqrt(2 width / 64)`` degrees of freedom. With at least four samples for each feature this is a
+    small part of the degrees that are left.
+
+    Parameters
+    ----------
+    total
+        The statistics.
+    guess
+        The ridge to factorize first.
+    """
+
+    def __init__(self, total: Statistics, guess: float) -> None:
+        _require_samples(total)
+        self._total, self._guess = total, guess
+        self._vectors = np.hstack([total.products, random_signs(total.space.width)])
+        self._forms: QuadraticForms | None = None  # made at the first ridge
+        self._scale = float(total.diagonal().sum())
+
+    def __call__(self, ridge: float) -> float:
+        require_ridge(ridge)
+        stored = ridge / self._total.space.unit**2
+        if self._scale <= _SAFE * stored:
+            error = self._from(self._forms or self._factorized(self._guess), stored)
+            if error is not None:
+                return error
+        error = self._from(self._factorized(ridge), stored)
+        if error is None:
+            raise SolveError(f"the error of ridge = {ridge:g} does not converge; use another ridge")
+        return error
+
+    def _factorized(self, ridge: float) -> QuadraticForms:
+        total, stored = self._total, ridge / self._total.space.unit**2
+        self._forms = None  # one factor in memory
+        gram = unpack_symmetric(total.gram, total.space.width)
+        factor = Factor.of(gram, stored, samples=total.count)
+        self._forms = QuadraticForms.of(factor, stored, self._vectors)
+        return self._forms
+
+    def _from(self, forms: QuadraticForms, ridge: float) -> float | None:
+        """Return the error of a ridge in stored units, or None if it does not converge."""
+        forms.extend(max(0, 2 - forms.steps))
+        last = self._after(forms, ridge, forms.steps - 1)
+        while True:
+            error = self._after(forms, ridge, forms.steps)
+            if abs(error - last) <= _CLOSE * error:
+                return error
+            if forms.steps >= _MOST_STEPS:
+                return None
+            forms.extend(1)
+            last = error
+
+    def _after(self, forms: QuadraticForms, ridge: float, steps: int) -> float:
+        first, second = forms.at(ridge, steps=steps)
+        classes = len(self._vectors[0]) - SIGNS
+        products, squares = float(first[:classes].sum()), float(second[:classes].sum())
+        return _error(self._total, ridge, products, squares, float(first[classes:].mean()))
+
+
+def _error(total: Statistics, ridge: float, products: float, squares: float, trace: float) -> float:
+    """Return the error of a ridge in stored units.
+
+    Parameters
+    ----------
+    total
+        The statistics, with Gram matrix G and moment T.
+    ridge
+        The ridge.
+    products, squares
+        ``tr W'T`` and ``tr W'W`` of the head ``W = (G + ridge I)^-1 T``.
+    trace
+        ``tr (G + ridge I)^-1``.
+    """
+    # (G + ridge I) W = T, so tr W'GW = tr W'T - ridge |W|^2 and
+    # RSS = energy - 2 tr W'T + tr W'GW = energy - tr W'T - ridge |W|^2.
+    residual_squares = total.target_squares - (products + ridge * squares)
+    freedom = total.count - (total.space.width - ridge * trace)
+    return total.count * max(residual_squares, 0.0) / freedom**2
+
+
+def _require_samples(total: Statistics) -> None:
+    if total.count <= 0:
+        raise SolveError(f"nothing to solve: the total holds {total.count} samples")
 
 
 def _tried(

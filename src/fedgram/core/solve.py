@@ -19,7 +19,7 @@ from fedgram.runtime import flops
 from fedgram.runtime.threads import single_threaded_blas
 
 _STRIP = 64  # columns of a factor that are summed at a time
-_VECTORS = 64  # random vectors of an estimated trace
+SIGNS = 64  # random vectors of an estimated trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,22 +89,6 @@ class Factor:
             below = part[_STRIP:]
             squares += float(np.einsum("ij,ij->", below, below))
         return squares
-
-    def estimated_inverse_trace(self) -> float:
-        """Return the trace of ``(gram + ridge * I)^-1``, estimated from a few random vectors.
-
-        Hutchinson's estimate: the mean of z' A^-1 z = |L^-1 z|^2 over vectors z of random signs.
-        They are the same in every call, so that estimates for several ridges err alike. The
-        variance is at most ``2 |A^-1|^2`` divided by the number of vectors. It takes a small
-        fraction of the time of `inverse_trace`.
-        """
-        signs = _signs(len(self.lower))
-        flops.add(signs.size * len(self.lower))
-        with single_threaded_blas():
-            half: Floats = scipy.linalg.solve_triangular(
-                self.lower, signs, lower=True, check_finite=False
-            )
-        return float(np.einsum("ij,ij->", half, half) / signs.shape[1])
 
     def whitened(self, rows: Floats) -> Floats:
         """Return rows w with ``w w' = rows (gram + ridge * I)^-1 rows'``, samples by features."""
@@ -233,11 +217,11 @@ def unpack_symmetric(packed: Array, width: int) -> Floats:
     return chosen().unpack(packed, width)
 
 
-def _signs(width: int) -> Floats:
-    """Return columns of random signs, from the counter-based generator of the lifts."""
-    bits = np.random.Philox(key=0).random_raw(-(-width * _VECTORS // 64))
-    entries = np.unpackbits(bits.astype("<u8").view(np.uint8))[: width * _VECTORS]
-    return 2 * entries.reshape(width, _VECTORS).astype(np.float64) - 1
+def random_signs(width: int) -> Floats:
+    """Return `SIGNS` columns of random signs, from the counter-based generator of the lifts."""
+    bits = np.random.Philox(key=0).random_raw(-(-width * SIGNS // 64))
+    entries = np.unpackbits(bits.astype("<u8").view(np.uint8))[: width * SIGNS]
+    return 2 * entries.reshape(width, SIGNS).astype(np.float64) - 1
 
 
 def require_ridge(ridge: float) -> None:
