@@ -28,6 +28,7 @@ suppress_warnings = ["myst.xref_missing_doc_suffix"]
 autodoc_default_options = {"members": True}
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+autodoc_type_aliases = {"Array": "Array"}  # ndarray of numpy
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
@@ -38,6 +39,7 @@ napoleon_use_rtype = False
 add_module_names = False
 nitpicky = True
 
+pygments_dark_style = "github-dark"
 html_theme = "furo"
 html_title = "fedgram"
 html_static_path = ["_static"]

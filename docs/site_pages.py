@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import notebook_cells
 
 import fedgram
 import fedgram.checks
@@ -59,7 +60,7 @@ def completed(text: str, docname: str) -> str:
             text = (ROOT / name).read_text(encoding="utf-8")
             return linked(text, ROOT, docname)
     if shown := re.search(r"^<!-- notebook: (\w+) -->$", text, re.MULTILINE):
-        text = notebook((HERE / "notebooks" / f"{shown.group(1)}.py").read_text(encoding="utf-8"))
+        text = notebook(HERE / "notebooks" / f"{shown.group(1)}.py")
     text = _MARK.sub(lambda found: PARTS[found.group(1)](), text)
     if docname == "index":
         text = with_toctrees(text)
@@ -87,6 +88,8 @@ def linked(text: str, folder: Path, docname: str) -> str:
             return f"{head[:-2].lstrip('![')} (`{name}` of the sources)"
         else:
             return found.group(0)  # the build fails
+        if re.fullmatch(r"\[(\w|[-./])+\.md\]\(", head):  # the title of the page instead
+            head = "[]("
         return f"{head}{posixpath.relpath(place, start)}{anchor or ''})"
 
     inside, lines = False, []
@@ -100,18 +103,13 @@ def with_toctrees(text: str) -> str:
     """Return the first page with a hidden table of contents for each of its tables of pages."""
     parts = re.split(r"^(## .*)$", text, flags=re.MULTILINE)
     whole = [parts[0]]
-    titled = re.compile(r"^\| \[[^\]]*\.md\]\(", re.MULTILINE)  # the title of the page instead
     for heading, body in zip(parts[1::2], parts[2::2], strict=True):
         pages = re.findall(r"^\| \[[^\]]*\]\(([^)#]+\.md)\)", body, re.MULTILINE)
         places = [
             PROJECT_PAGES.get(page.removeprefix("../"), page.removesuffix(".md"))
             for page in dict.fromkeys(pages)
         ]
-        whole += [
-            heading,
-            titled.sub("| [](", body),
-            f"\n{toctree(places, heading[3:])}\n" if places else "",
-        ]
+        whole += [heading, body, f"\n{toctree(places, heading[3:])}\n" if places else ""]
     return "".join(whole)
 
 
@@ -121,27 +119,37 @@ def toctree(places: list[str], caption: str = "") -> str:
     return "\n".join(["```{toctree}", ":hidden:", *named, "", *places, "```"])
 
 
-def notebook(text: str) -> str:
-    r"""Return a script with cells as a page.
+def notebook(script: Path) -> str:
+    """Return a script with cells as a page, each cell with what it shows when it runs."""
+    shown = iter(notebook_cells.outputs(script))
+    parts = []
+    for one in notebook_cells.cells(script.read_text(encoding="utf-8")):
+        if one.is_text:
+            parts.append(one.source)
+        else:
+            parts += [f"```python\n{one.source}\n```", *output(**next(shown))]
+    return "\n\n".join(parts)
+
+
+def output(text: str, html: str) -> Iterator[str]:
+    r"""Yield the blocks of what a cell shows.
 
     Examples
     --------
-    >>> print(notebook("# %% [markdown]\n# Text\n\n# %%\nx = 1\n"))
-    Text
-    <BLANKLINE>
-    ```python
-    x = 1
+    >>> print(*output("one\ntwo", "<b>3</b>"), sep="\n")
+    ```{code-block} text
+    :class: output
+    one
+    two
+    ```
+    ```{raw} html
+    <div class="output"><b>3</b></div>
     ```
     """
-    cells = re.split(r"^# %%", text, flags=re.MULTILINE)[1:]
-    parts = []
-    for one in cells:
-        kind, _, body = one.partition("\n")
-        if "markdown" in kind:
-            parts.append(re.sub(r"^# ?", "", body.strip(), flags=re.MULTILINE))
-        else:
-            parts.append(f"```python\n{body.strip()}\n```")
-    return "\n\n".join(parts)
+    if text:
+        yield f"```{{code-block}} text\n:class: output\n{text}\n```"
+    if html:
+        yield f'```{{raw}} html\n<div class="output">{html}</div>\n```'
 
 
 def cell(text: str) -> str:

@@ -1,5 +1,6 @@
 """The site of the documentation: built without a warning, with links and names that exist."""
 
+import doctest
 import html.parser
 import inspect
 import re
@@ -46,6 +47,27 @@ def test_every_public_name_is_in_the_reference(site_pages):
     assert sorted(named) == sorted(public)
 
 
+def test_the_examples_of_what_makes_pages_are_right(site_pages):
+    for module in (site_pages, site_pages.notebook_cells):
+        tried = doctest.testmod(module, verbose=False)
+        assert tried.attempted
+        assert not tried.failed
+
+
+def test_a_page_of_a_notebook_shows_what_its_cells_show(site_pages, tmp_path):
+    script = tmp_path / "two.py"
+    script.write_text("# %% [markdown]\n# # Two\n\n# %%\nprint(1 + 1)\n\n# %%\nx = 1\n", "utf-8")
+    assert site_pages.notebook(script).split("\n\n") == [
+        "# Two",
+        "```python\nprint(1 + 1)\n```",
+        "```{code-block} text\n:class: output\n2\n```",
+        "```python\nx = 1\n```",
+    ]
+    script.write_text("# %%\nraise ValueError('a mistake')\n", "utf-8")
+    with pytest.raises(RuntimeError, match="a mistake"):
+        site_pages.notebook(script)
+
+
 def test_a_group_has_a_heading(site_pages):
     """A package with public names gets a line in docs/site_pages.py."""
     assert {group for group, _ in site_pages.public_names()} <= set(site_pages.GROUPS)
@@ -56,6 +78,10 @@ def test_links_lead_to_pages_of_the_site_or_name_the_file(site_pages):
     assert site_pages.linked(text, DOCS / "reference", "reference/python") == (
         "[a](../project/readme.md#x) [b](../terms.md) c (`pyproject.toml` of the sources) "
         "[d](https://e.org)"
+    )
+    named = "[terms.md](../terms.md#words) [`run`](../python.md)"  # a title instead of a file
+    assert site_pages.linked(named, DOCS / "reference", "reference/python") == (
+        "[](../terms.md#words) [`run`](../python.md)"
     )
 
 
@@ -165,6 +191,14 @@ def test_the_site_needs_no_network(site):
         loaded = re.findall(r"<(?:script|img|iframe)[^>]*src=\"(https?:[^\"]*)", text)
         styles = re.findall(r"<link[^>]*rel=\"stylesheet\"[^>]*href=\"(https?:[^\"]*)", text)
         assert not loaded + styles, path.name
+
+
+@pytest.mark.docs
+def test_notebooks_are_shown_with_tables_and_figures(site):
+    page = (site / "notebooks" / "digits.html").read_text("utf-8")
+    assert page.count('<div class="output"><table>') == 1
+    assert page.count('<div class="output"><svg') == 1
+    assert "FederatedDataset(digits: 20 clients" in page
 
 
 @pytest.mark.docs

@@ -18,8 +18,7 @@ federated
 
 # %%
 results = fg.run(["local", "afl", "apfl"], federated)
-for result in results:
-    print(f"{result.method:8} {result.accuracy['client_mean']:.3f}")
+results
 
 # %% [markdown]
 # The figure shows all clients, from the worst to the best.

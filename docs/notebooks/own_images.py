@@ -44,8 +44,7 @@ data
 # %%
 federated = fg.federate(data, split="within-client")
 results = fg.run(["local", "auto"], federated)
-for result in results:
-    print(result.method, {key: round(value, 3) for key, value in result.accuracy.items()})
+results
 
 # %%
 auto = results.of("auto")[0]
