@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.samples import Array, Integers
+from fedgram.data.frames import frame_columns, is_frame, require_in_memory, require_numbers
 from fedgram.errors import DataError
 from fedgram.runtime.text import escaped
 
@@ -58,18 +59,24 @@ def matrix(given: Any, name: str) -> tuple[Array, tuple[str, ...]]:
     fedgram.errors.DataError: X: expected samples by features, got shape (2,); use X.reshape(-1, 1)
     for a single feature, or X.reshape(1, -1) for a single sample
     """
+    require_in_memory(given, name)
     if type(given) is np.ndarray:  # the checks below read the values, which are large
         columns: tuple[str, ...] = ()
         array: Array = given
-    elif (columns := _columns(given)) and _is_frame(given):
-        _require_numbers(given, columns, name)
-        array = _numpy(given)
+    elif (columns := frame_columns(given)) and is_frame(given):
+        require_numbers(given, columns, name)
+        array = _numpy(given, name)
     else:
-        array = _numpy(given)
+        array = _numpy(given, name)
     if array.dtype.kind == "b":
         array = array.astype(np.int8)
     if array.dtype.kind == "O":
         array = _numbers(array, name)
+    if array.dtype.names:
+        raise DataError(
+            f"{name}: expected samples by features, got a structured array; use a data frame, or "
+            f"np.column_stack([{name}[field] for field in {name}.dtype.names])"
+        )
     if array.ndim != 2:
         remedy = (
             f"; use {name}.reshape(-1, 1) for a single feature, or {name}.reshape(1, -1) for a "
@@ -130,7 +137,7 @@ def column(given: Any, name: str, length: int | None = None, other: str = "X") -
     other
         Name of the argument with this length.
     """
-    array = _numpy(given)
+    array = _numpy(given, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -233,7 +240,7 @@ def outputs(given: Any, name: str, length: int) -> tuple[Array, tuple[str, ...]]
         values, found = matrix(given, name)
     else:
         single = getattr(given, "name", None)
-        array = _numpy(given)
+        array = _numpy(given, name)
         if array.dtype.kind in "OUSb":
             raise DataError(
                 f"{name}: expected numbers for a regression, got {_kind(array)}; for classes leave "
@@ -343,36 +350,6 @@ def _listed(word: str, rows: Sequence[int] | Integers) -> str:
     return f"{word}{'s' * (len(rows) > 1)} {shown}{more}"
 
 
-def _is_frame(given: Any) -> bool:
-    return hasattr(given, "columns") and hasattr(given, "dtypes")
-
-
-def _columns(given: Any) -> tuple[str, ...]:
-    return tuple(map(str, given.columns)) if _is_frame(given) else ()
-
-
-def _require_numbers(frame: Any, columns: Sequence[str], name: str) -> None:
-    """Raise DataError that names a column of a frame that does not hold numbers."""
-    for place, label in enumerate(columns):
-        one = frame.iloc[:, place] if hasattr(frame, "iloc") else frame[label]
-        kind = str(one.dtype)
-        numeric = np.asarray(one).dtype.kind in "iufb" or _numeric_objects(one)
-        if not numeric:
-            raise DataError(
-                f"{name}: column {label!r}: expected numbers, got {kind}; leave the column out, "
-                "encode it as numbers, or make features of the whole table with 'fedgram features "
-                "TABLE --label COLUMN'"
-            )
-
-
-def _numeric_objects(one: Any) -> bool:
-    try:
-        np.asarray(one, dtype=np.float64)
-    except (TypeError, ValueError):
-        return False
-    return not any(isinstance(each, str) for each in np.asarray(one, dtype=object).tolist())
-
-
 def _numbers(array: Array, name: str) -> Array:
     """Return an array of Python objects as float64."""
     if any(isinstance(each, str) for each in array.ravel().tolist()):
@@ -400,22 +377,25 @@ def _first_other(array: Array) -> str:
 _FEATURES = "images, texts and tables with words become features by 'fedgram features'"
 
 
-def _numpy(given: Any) -> Array:
+def _numpy(given: Any, name: str) -> Array:
     """Return an array of anything that is a sequence of numbers or texts."""
+    require_in_memory(given, name)
     if hasattr(given, "detach"):  # a tensor of torch, maybe on another device
         given = given.detach().cpu().numpy()
     elif hasattr(given, "to_numpy"):  # pandas, polars
         given = given.to_numpy()
     elif hasattr(given, "toarray"):  # a sparse matrix
-        raise DataError("expected a dense array, got a sparse one; use .toarray()")
+        raise DataError(f"{name}: expected a dense array, got a sparse one; use {name}.toarray()")
     if isinstance(given, np.ma.MaskedArray):
         if np.ma.is_masked(given):
             raise DataError(
-                "expected an array without masked values; leave these rows out or fill the values "
-                "in (.filled)"
+                f"{name}: expected an array without masked values; leave these rows out or fill "
+                f"the values in ({name}.filled)"
             )
         given = given.data
     try:
         return np.asarray(given)
     except ValueError:
-        raise DataError("expected rows of equal length, got rows of different lengths") from None
+        raise DataError(
+            f"{name}: expected rows of equal length, got rows of different lengths"
+        ) from None

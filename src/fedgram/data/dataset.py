@@ -11,7 +11,15 @@ import numpy as np
 
 from fedgram.core.samples import Array, Integers
 from fedgram.core.targets import Output, Targets, require_distinguished
-from fedgram.data.arrays import coded, column, matrix, names, outputs, require_finite
+from fedgram.data.arrays import (
+    coded,
+    column,
+    matrix,
+    names,
+    outputs,
+    require_finite,
+)
+from fedgram.data.frames import require_in_memory, require_one_order, require_unique
 from fedgram.data.ranges import rounded_outwards
 from fedgram.errors import DataError
 from fedgram.runtime.text import clean_name, escaped
@@ -139,8 +147,10 @@ class Dataset:
 
     def _refuse_left_over(self, clients: Any) -> None:
         """Raise DataError if the labels or the clients are among the columns of a frame."""
+        require_in_memory(self.x, "X")
         columns = [str(name) for name in getattr(self.x, "columns", ())]
         for argument, given in (("y", self.y), ("clients", clients)):
+            require_one_order(self.x, given, argument)
             name = getattr(given, "name", None)
             if isinstance(name, str) and name in columns:
                 raise DataError(
@@ -206,6 +216,7 @@ class Dataset:
             raise DataError(
                 f"{self.name}: columns: expected {self.x.shape[1]} names, got {len(self.columns)}"
             )
+        require_unique(self.columns, f"{self.name}: columns")
         if len(self.labels) != len(self.classes):
             raise DataError(
                 f"{self.name}: labels: expected one for each of {len(self.classes)} classes, got "

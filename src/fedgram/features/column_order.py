@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedgram.data.frames import require_unique
 from fedgram.errors import DataError
 from fedgram.runtime.settings import propose
 
@@ -34,4 +35,5 @@ def places(wanted: Sequence[str], given: Sequence[str], name: str) -> list[int]:
     if missing:
         near = propose(missing[0], given)
         raise DataError(f"{name}: expected a column {missing[0]!r}, which is missing; {near}")
+    require_unique([column for column in given if column in set(wanted)], name)
     return [place[column] for column in wanted]

@@ -33,6 +33,7 @@ _CHECKED = 4096  # rows that are rounded to find lost columns
 _MOST = 0.8  # a column is lost if this fraction of its values fall into one step
 _MOST_LOST = 0.1  # fraction of the columns that may be lost
 STANDARDIZED = "standardized"  # first word of the name of a backbone
+_FAR = 5.0  # deviations from zero to the mean of a column
 FEW = 8  # with fewer columns, the size of a row is a large part of what it says
 
 
@@ -230,7 +231,7 @@ def is_standardized(space: Space) -> bool:
 
 
 def require_kept(x: Array, grid: Grid, name: str, columns: Sequence[str] = ()) -> None:
-    """Raise DataError if the grid would lose raw columns; warn if there are few columns.
+    """Raise DataError if the grid would lose raw columns; warn of few and of distant ones.
 
     Parameters
     ----------
@@ -262,6 +263,28 @@ def require_kept(x: Array, grid: Grid, name: str, columns: Sequence[str] = ()) -
             UserWarning,
             stacklevel=3,
         )
+        return
+    _warn_of_distant(x, name, columns)
+
+
+def _warn_of_distant(x: Array, name: str, columns: Sequence[str]) -> None:
+    """Warn if most columns are far from zero, compared with how much they vary."""
+    some = x[:: max(1, len(x) // _CHECKED)].astype(np.float64)
+    mean, deviation = some.mean(axis=0), some.std(axis=0)
+    varying = np.flatnonzero(np.ptp(some, axis=0) > 0)
+    far = varying[np.abs(mean[varying]) > _FAR * deviation[varying]]
+    if 2 * len(far) <= len(varying):
+        return
+    first = far[0]
+    warnings.warn(
+        f"{name}: {len(far)} of {len(varying)} columns are far from zero, such as column "
+        f"{columns[first] if columns else f'number {first}'!r} with mean {mean[first]:.3g} and "
+        f"deviation {deviation[first]:.3g}; each row is scaled to one size, which keeps little of "
+        "how they vary; use standardize=True (data.standardize=true), or standardize=False "
+        "(data.standardize=false) to keep it so",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def lost_columns(x: Array, grid: Grid) -> tuple[Integers, int]:
