@@ -50,6 +50,21 @@ def test_an_index_in_another_order_is_refused(argument):
         data = fg.Dataset(frame(), **fine)
         np.testing.assert_array_equal(data.y, fg.Dataset(X, Y).y)
         assert data.client.tolist() == IDS.tolist()
+    for estimator, truth in ((fg.FederatedClassifier, Y), (fg.FederatedRegressor, X[:, 0])):
+        fitted = estimator("afl")
+        given = {"y": pd.Series(truth), "groups": pd.Series(IDS)}
+        name = "groups" if argument == "clients" else argument
+        given[name] = given[name].sample(frac=1, random_state=0)
+        with pytest.raises(ValueError, match=f"{name}: expected the index of X, got the same"):
+            fitted.fit(frame(), **given)
+
+
+def test_estimators_refuse_columns_by_name():
+    twice = pd.DataFrame(X, columns=["a", "a", *NAMES[2:]])
+    words = frame().assign(sex="f")
+    for made, text in ((twice, "got 'a' twice"), (words, "X: column 'sex': expected numbers")):
+        with pytest.raises(ValueError, match=text):
+            fg.FederatedClassifier("afl").fit(made, Y, groups=IDS)
 
 
 def test_rows_of_a_frame_with_any_index_are_taken_by_place():
@@ -100,3 +115,30 @@ def test_columns_that_are_far_from_zero_are_a_warning():
     for fine in (frame() + 2, far):
         chosen = None if fine is not far else True
         fg.federate(fg.Dataset(fine, Y, IDS, standardize=chosen))  # warnings are errors in tests
+
+
+def test_outputs_of_a_regression_are_numbers_of_any_type():
+    x, y = X, X[:, 0]
+    expected = fg.Dataset(x, y, task="regression", output_range=(-9, 9)).targets.values
+    same = [y.astype(object), pd.Series(y).astype(object), pd.array(y, dtype="Float64")]
+    for given in (*same, pl.Series(y), pd.DataFrame({"dose": y})):
+        data = fg.Dataset(x, given, task="regression", output_range=(-9, 9))
+        np.testing.assert_array_equal(data.targets.values, expected)
+    missing = y.astype(object)
+    missing[3] = None
+    for given, words in (
+        (missing, "y: expected finite numbers, got NaN in row 3"),
+        ((y > 0).astype(object), "y: expected numbers for a regression, got objects"),
+        (pd.DataFrame(np.stack([y, y], axis=1), columns=["a", "a"]), "outputs: .* got 'a' twice"),
+    ):
+        with pytest.raises(DataError, match=words):
+            fg.Dataset(x, given, task="regression", output_range=(-9, 9))
+
+
+def test_a_range_without_a_regression_is_refused(tmp_path):
+    words = "output_range.*: expected task"
+    with pytest.raises(DataError, match=words):
+        fg.Dataset(X, Y, output_range=(0, 1))
+    np.savez(tmp_path / "d.npz", x=X, y=Y)
+    with pytest.raises(DataError, match=words):
+        fg.load_dataset(str(tmp_path / "d.npz"), output_range=(0, 1))

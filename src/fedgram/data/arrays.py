@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from fedgram.core.samples import Array, Integers
-from fedgram.data.frames import frame_columns, is_frame, require_in_memory, require_numbers
+from fedgram.data.frames import (
+    frame_columns,
+    is_frame,
+    require_in_memory,
+    require_numbers,
+    require_unique,
+)
 from fedgram.errors import DataError
 from fedgram.runtime.text import escaped
 
@@ -241,7 +249,7 @@ def outputs(given: Any, name: str, length: int) -> tuple[Array, tuple[str, ...]]
     else:
         single = getattr(given, "name", None)
         array = _numpy(given, name)
-        if array.dtype.kind in "OUSb":
+        if array.dtype.kind in "OUSb" and not _are_numbers(array):
             raise DataError(
                 f"{name}: expected numbers for a regression, got {_kind(array)}; for classes leave "
                 'task="regression" out'
@@ -254,7 +262,16 @@ def outputs(given: Any, name: str, length: int) -> tuple[Array, tuple[str, ...]]
             f"{name}: expected {length} values, one for each row of X, got {len(values)}"
         )
     require_finite(values, name, found)
+    require_unique(found, f"{name}: outputs")
     return values.astype(np.float64), found
+
+
+def _are_numbers(array: Array) -> bool:
+    """Whether an array of Python objects has numbers only; a missing one is refused later."""
+    if array.dtype.kind != "O":
+        return False
+    kinds = {type(each) for each in array.ravel().tolist() if not _is_missing(each)}
+    return all(issubclass(kind, Real | Decimal) and not issubclass(kind, bool) for kind in kinds)
 
 
 def _kind(array: Array) -> str:

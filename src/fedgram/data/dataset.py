@@ -116,6 +116,11 @@ class Dataset:
         self._refuse_left_over(clients)
         if self.task not in TASKS:
             raise DataError(f"task: expected one of {', '.join(TASKS)}, got {self.task!r}")
+        if self.task != REGRESSION and output_range is not None:
+            raise DataError(
+                f"output_range: expected task={REGRESSION!r} (data.task) with it, got task="
+                f"{self.task!r}; leave it out for classes"
+            )
         if self.task == REGRESSION and self.targets is None:
             self._take_outputs(output_range)
         self._take_arrays()

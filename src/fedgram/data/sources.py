@@ -74,6 +74,11 @@ def load_dataset(source: str, *, task: str | None = None, output_range: Any = No
     >>> len(load_dataset("digits"))
     1797
     """
+    if task != REGRESSION and output_range is not None:
+        raise DataError(
+            f"{source}: output_range (data.output_range): expected task = 'regression' (data.task) "
+            "with it; leave it out for classes"
+        )
     if task == REGRESSION:
         named = source == "digits" or source.startswith(f"{synthetic.NAME}:")
         if named:

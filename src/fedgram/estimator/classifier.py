@@ -9,7 +9,7 @@ import numpy as np
 from fedgram.core.samples import Array, Floats
 from fedgram.data.arrays import names
 from fedgram.data.dataset import TRAIN, Dataset
-from fedgram.estimator.federated import GROUPS, FederatedEstimator, value_errors
+from fedgram.estimator.federated import GROUPS, FederatedEstimator, require_fitting, value_errors
 
 try:
     from sklearn.base import ClassifierMixin
@@ -105,6 +105,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         groups
             The client of each sample.
         """
+        require_fitting(X, y, groups)
         X, y = validate_data(self, X, y)  # noqa: N806
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)

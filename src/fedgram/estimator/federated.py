@@ -11,6 +11,12 @@ import numpy as np
 from fedgram.core.samples import Array, Floats, Integers
 from fedgram.data.arrays import names
 from fedgram.data.dataset import Dataset
+from fedgram.data.frames import (
+    frame_columns,
+    require_numbers,
+    require_one_order,
+    require_unique,
+)
 from fedgram.data.plan import PartitionPlan
 from fedgram.errors import ConfigError, FedgramError
 from fedgram.experiments.result import Result
@@ -38,6 +44,26 @@ def value_errors() -> Iterator[None]:
         yield
     except FedgramError as error:
         raise ValueError(str(error)) from error
+
+
+def require_fitting(X: Any, y: Any, groups: Any) -> None:  # noqa: N803  # as in scikit-learn
+    """Raise ValueError for frames whose columns or rows would be taken wrongly.
+
+    Parameters
+    ----------
+    X
+        Samples by features.
+    y
+        The truth.
+    groups
+        The client of each sample.
+    """
+    with value_errors():
+        if columns := frame_columns(X):
+            require_unique(columns, "X: columns")
+            require_numbers(X, columns, "X")
+        require_one_order(X, y, "y")
+        require_one_order(X, groups, "groups")
 
 
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # without the extra it is Any

@@ -10,7 +10,7 @@ from fedgram.core.samples import Array
 from fedgram.data.arrays import names
 from fedgram.data.dataset import REGRESSION, TRAIN, Dataset
 from fedgram.data.ranges import rounded_outwards
-from fedgram.estimator.federated import GROUPS, FederatedEstimator, value_errors
+from fedgram.estimator.federated import GROUPS, FederatedEstimator, require_fitting, value_errors
 
 try:
     from sklearn.base import RegressorMixin
@@ -102,6 +102,7 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[mi
         groups
             The client of each sample.
         """
+        require_fitting(X, y, groups)
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True)  # noqa: N806
         if y.dtype.kind not in "iufb":
             raise ValueError(

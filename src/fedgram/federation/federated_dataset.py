@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from fedgram.features.standardize import Standardization, require_kept
 from fedgram.features.stored import features_of
 from fedgram.federation.client import Site
 from fedgram.federation.sites import Sites
-from fedgram.runtime.settings import build
+from fedgram.runtime.settings import build, propose
 from fedgram.runtime.text import escaped
 
 
@@ -159,7 +159,7 @@ def federate(
     >>> federate(digits, clints=20)
     Traceback (most recent call last):
     ...
-    fedgram.errors.ConfigError: data.clints is not a setting; did you mean 'clients'?
+    fedgram.errors.ConfigError: clints: not a setting of federate(); did you mean 'clients'?
     """
     if not isinstance(data, Dataset):
         raise DataError(f"data: expected a Dataset, got {type(data).__name__}; use Dataset(X, y)")
@@ -204,6 +204,10 @@ def _plan(data: Dataset, plan: PartitionPlan | None, settings: Mapping[str, Any]
             f"plan: expected a PartitionPlan, got {type(plan).__name__}; name settings, as in "
             "federate(data, clients=20)"
         )
+    known = [*(each.name for each in fields(PartitionPlan)), "alpha"]
+    unknown = next((key for key in settings if key not in known), None)
+    if unknown is not None:
+        raise ConfigError(f"{unknown}: not a setting of federate(); {propose(unknown, known)}")
     if "alpha" in settings:
         if "dirichlet" in settings:
             raise ConfigError("alpha: expected alpha or dirichlet, got both")
