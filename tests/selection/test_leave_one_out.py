@@ -152,7 +152,7 @@ def test_wide_rows_are_whitened_in_single_precision(monkeypatch):
         (narrow.shared(), exact.shared()),
         (narrow.fit_residual(rows)(100.0), exact.fit_residual(rows)(100.0)),
         (narrow.with_extra_weight()(30.0), exact.with_extra_weight()(30.0)),
-        (narrow.normalized(whole, lift), exact.normalized(whole, lift)),
+        (narrow.normalized(whole), exact.normalized(whole)),
     ):
         assert 0 < np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
 

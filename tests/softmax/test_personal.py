@@ -121,6 +121,19 @@ def test_the_loss_never_rises(monkeypatch, kind, strength):
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("share", OWN)
+def test_rows_of_single_precision_give_nearly_the_same(kind, share):
+    rows, logits, targets = client(*CLIENTS[kind])
+    strength = share * rows.shape[1]
+    double, single = (
+        OwnRows.of(rows.astype(kind)).weights(logits, targets, strength=strength)
+        for kind in (np.float64, np.float32)
+    )
+    assert (double.dtype, single.dtype) == (np.float64, np.float32)
+    assert 0 < apart(single, double) < 1e-4
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
 def test_a_huge_strength_adds_nothing(kind):
     rows, logits, targets = client(*CLIENTS[kind])
     added = OwnRows.of(rows).weights(logits, targets, strength=1e14)

@@ -36,7 +36,9 @@ class Factor:
     lower: Floats  # (d, d), Fortran order; only the lower triangle is meaningful
 
     @classmethod
-    def of(cls, gram: Floats, ridge: float, *, samples: int | None = None) -> Factor:
+    def of(
+        cls, gram: Array, ridge: float, *, samples: int | None = None, narrow: bool = False
+    ) -> Factor:
         """Factorize ``gram + ridge * I``.
 
         Parameters
@@ -47,11 +49,13 @@ class Factor:
             Added to the diagonal.
         samples
             Number of samples behind the Gram matrix, for the error message.
+        narrow
+            Whether the factor is in single precision.
         """
         require_ridge(ridge)
-        width = len(gram)
+        width, kind = len(gram), np.float32 if narrow else np.float64
         flops.add(width**3 // 3)
-        shifted = np.array(gram, np.float64)
+        shifted: Array = np.array(gram, kind)
         shifted[np.diag_indices(width)] += ridge
         with single_threaded_blas():
             try:
@@ -63,7 +67,7 @@ class Factor:
                 raise _singular(width, ridge, samples) from None
         pivots = np.diagonal(lower)
         # A pivot of rounding size: the matrix is singular although the factorization succeeded.
-        if width and not pivots.min() > pivots.max() * np.sqrt(width * np.finfo(float).eps):
+        if width and not pivots.min() > pivots.max() * np.sqrt(width * np.finfo(kind).eps):
             raise _singular(width, ridge, samples)
         return cls(lower)
 
@@ -100,7 +104,17 @@ class Factor:
             )
         return half.T
 
-    def narrowly_whitened(self, rows: Floats) -> Array:
+    def solve_whitened(self, whitened: Array) -> Array:
+        """Return ``(gram + ridge * I)^-1 rows'`` from whitened rows, in their precision."""
+        flops.add(whitened.shape[1] ** 2 * len(whitened))
+        lower = self._narrow if whitened.dtype == np.float32 else self.lower
+        with single_threaded_blas():
+            solution: Array = scipy.linalg.solve_triangular(
+                lower, whitened.T, lower=True, trans=1, check_finite=False
+            )
+        return solution
+
+    def narrowly_whitened(self, rows: Array) -> Array:
         """Return `whitened` rows in single precision, in half of the time.
 
         Their products have a relative error of about 1e-7 times the square root of the condition
@@ -109,7 +123,11 @@ class Factor:
         flops.add(rows.shape[1] ** 2 * len(rows))
         with single_threaded_blas():
             half: Array = scipy.linalg.solve_triangular(
-                self._narrow, rows.T.astype(np.float32), lower=True, check_finite=False
+                self._narrow,
+                rows.T.astype(np.float32),
+                lower=True,
+                overwrite_b=True,
+                check_finite=False,
             )
         return half.T
 
@@ -140,10 +158,7 @@ class Factor:
         with single_threaded_blas():
             half = self.whitened(rows).T  # (d, n): half' half = rows A^-1 rows'
             inner = Factor.of(half.T @ half, 1.0 / weight).solve(residual)
-            step: Floats = scipy.linalg.solve_triangular(
-                self.lower, half @ inner, lower=True, trans=1, check_finite=False
-            )
-        return step
+            return self.solve_whitened((half @ inner).T)
 
 
 def ridge_solve(

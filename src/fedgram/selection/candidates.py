@@ -182,7 +182,7 @@ class Candidates:
                 case "ridge":
                     yield shared
                 case "fed3r":
-                    yield own.normalized(self.equations, self.lift)
+                    yield own.normalized(self.equations)
                 case "lda":
                     rows = self.lift(samples.features).real()
                     known = self._gaussian(setting["shrinkage"])

@@ -101,7 +101,8 @@ class Discriminant:
         with single_threaded_blas():
             across = inner @ self.solved  # x' S mean_j
             between = self.means.T @ self.solved  # mean_i' S mean_j
-        size = np.sum(self.factor.whitened(inner) ** 2, axis=1)  # x' S x
+        white = self.factor.whitened(inner)
+        size = np.einsum("ij,ij->i", white, white)  # x' S x
         others = self.counts[codes] - 1
         only_sample = others < 1  # the class is empty without the sample
         fewer = np.where(only_sample, 1.0, others)

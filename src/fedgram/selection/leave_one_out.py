@@ -29,7 +29,7 @@ STRENGTHS = (30_000.0, 10_000.0, 3000.0, 1000.0, 300.0, 100.0, 30.0, 10.0)
 BALANCES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 # From this number of features on, with this number of samples for each, rows are whitened in single
 # precision, unless a sample has at least this leverage.
-_WIDE, _MANY, _INFLUENTIAL = 2048, 4, 0.9
+_WIDE, _MANY, _INFLUENTIAL = 1024, 4, 0.9
 _DETERMINED = 1e-10  # if 1 - leverage is below this, the sample alone determines its fitted value
 
 
@@ -179,21 +179,20 @@ class LeaveOneOut:
         """Return the leave-one-out scores of the shared head."""
         return self.truth - self.error
 
-    def normalized(self, shared: NormalEquations, lift: Lift) -> Floats:
+    def normalized(self, shared: NormalEquations) -> Floats:
         """Return the leave-one-out scores of the head with columns of norm one, as in `fed3r`.
 
         Without sample i the head is ``P - w S^-1 f e' / (1 - h)``, which also gives the norms of
         its columns. As in `fed3r`, the norm excludes the constant.
         """
-        rows, unit = shared.rows(self.samples, lift), shared.total.space.unit
-        others = shared.total.space.without_constant
-        solved = shared.factor.solve(rows.T)[others] * self.weight
+        others, unit = shared.total.space.without_constant, shared.total.space.unit
+        solved = shared.factor.solve_whitened(self.whitened)[others] * self.weight
         head = shared.head[others]
         with single_threaded_blas():
             cross = solved.T @ head
         before = np.sum(head**2, axis=0)
         squares = before - 2 * cross * self.error
-        squares += np.sum(solved**2, axis=0)[:, None] * self.error**2
+        squares += np.einsum("ij,ij->j", solved, solved)[:, None] * self.error**2
         # A class whose only sample is held out has a column of zeros, up to rounding.
         lengths = np.where(squares > _DETERMINED * before, np.sqrt(np.abs(squares)) / unit, 1.0)
         return self.shared() / lengths

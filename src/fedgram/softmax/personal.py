@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgram.core.samples import Floats
+from fedgram.core.samples import Array
 from fedgram.core.solve import Factor
 from fedgram.models.mlp import softmax
 from fedgram.runtime import flops
@@ -28,7 +28,7 @@ class OwnRows:
     Parameters
     ----------
     rows
-        Samples by features.
+        Samples by features, in double or single precision: that of all results.
     products
         ``rows rows'`` if there are fewer samples than features, otherwise ``rows' rows``.
 
@@ -42,11 +42,11 @@ class OwnRows:
            [ 0.  ,  0.  ]])
     """
 
-    rows: Floats
-    products: Floats
+    rows: Array
+    products: Array
 
     @classmethod
-    def of(cls, rows: Floats) -> OwnRows:
+    def of(cls, rows: Array) -> OwnRows:
         """Return a client's rows with their products."""
         count, width = rows.shape
         flops.add(2 * count * width * min(count, width))
@@ -58,7 +58,7 @@ class OwnRows:
         """Whether there are fewer samples than features."""
         return bool(len(self.rows) < self.rows.shape[1])
 
-    def weights(self, logits: Floats, targets: Floats, *, strength: float) -> Floats:
+    def weights(self, logits: Array, targets: Array, *, strength: float) -> Array:
         """Return the correction V of the shared weights, (features, classes).
 
         By steps in a fixed metric. A step that increases the loss is rejected, and all further
@@ -74,10 +74,14 @@ class OwnRows:
             Weight of ``|V|^2 / 2``.
         """
         count, width = self.rows.shape
+        kind, strength = self.rows.dtype, float(strength)
         if not count:
-            return np.zeros((width, targets.shape[1]))
-        factor = Factor.of(_CURVATURE * self.products, strength)
-        found = np.zeros((count if self.dual else width, targets.shape[1]))
+            return np.zeros((width, targets.shape[1]), kind)
+        logits, targets = logits.astype(kind, copy=False), targets.astype(kind, copy=False)
+        narrow = kind == np.float32
+        factor = Factor.of(_CURVATURE * self.products, strength, narrow=narrow)
+        rounding = 1 + (1e-6 if narrow else 1e-12)
+        found = np.zeros((count if self.dual else width, targets.shape[1]), kind)
         residual, least = targets - softmax(logits), _loss(logits, targets)
         length = 1.0
         with single_threaded_blas():
@@ -89,16 +93,16 @@ class OwnRows:
                 squares = float(np.sum(tried * (added_logits if self.dual else tried)))  # |V|^2
                 moved = logits + added_logits
                 loss = _loss(moved, targets) + strength / 2 * squares
-                if loss <= (1 + 1e-12) * least:  # but for rounding
+                if loss <= rounding * least:
                     found, least, residual = tried, loss, targets - softmax(moved)
                 else:  # the curvature is larger than assumed
                     length /= 2
-            added: Floats = self.rows.T @ found if self.dual else found
+            added: Array = self.rows.T @ found if self.dual else found
         return added
 
 
-def _loss(logits: Floats, targets: Floats) -> float:
+def _loss(logits: Array, targets: Array) -> float:
     """Return the summed negative log-likelihood of the true classes."""
     top = logits.max(axis=1, keepdims=True)
     total = np.log(np.exp(logits - top).sum(axis=1, keepdims=True)) + top
-    return float(np.sum(targets * (total - logits)))
+    return float(np.sum(targets * (total - logits), dtype=np.float64))
