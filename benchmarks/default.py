@@ -82,6 +82,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         "apfl-linear",
         {"ridge": "auto", "refinement_ridge": "auto", "balance": "auto"},
     ),
+    "apfl": ("apfl", {}),
     "logistic": ("logistic", {}),
     "logistic x prior": ("logistic", {"prior": True}),
     "auto, 0 exchanges": ("auto", {"exchanges": 0}),

@@ -362,7 +362,7 @@ def render(source: Path, page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     tables = {name: _table(rows, found) for name, rows in TABLES.items()}
     tables |= {f"personal {base}": _personal(base, found) for base in MAPS if base != "plain"}
-    tables["chosen"] = _chosen(found)
+    tables["chosen"], tables["seeds"] = _chosen(found), _seeds(found)
     for name, table in tables.items():
         begin, end = BEGIN.format(name), END.format(name)
         before, _, rest = text.partition(begin)
@@ -374,6 +374,24 @@ def render(source: Path, page: Path) -> None:
 
 
 Found = dict[tuple[str, str], dict[str, Any]]
+
+
+def _seeds(found: Found) -> str:
+    """Return how many seeds the rows have that draw something at random, by question."""
+    questions = {name: [row for row in rows if row not in FIXED] for name, rows in TABLES.items()}
+    questions["personal models"] = [f"{base} / {top}" for base in MAPS for top in PERSONAL]
+    lines = []
+    for question, rows in questions.items():
+        parts = []
+        for name in TITLES:
+            there = [found[name, row] for row in rows if (name, row) in found]
+            counts = sorted({len(row["seeds"]) for row in there})
+            words = " or ".join(map(str, counts))
+            missing = "" if len(there) in (0, len(rows)) else f", {len(there)} of {len(rows)} rows"
+            if counts and len(there) > 1:
+                parts.append(f"{_short(name)} {words}{missing}")
+        lines.append(f"- {question}: {'; '.join(parts)}")
+    return "\n".join(lines) + "\n"
 
 
 def _table(rows: list[str], found: Found) -> str:
