@@ -23,7 +23,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedgram.cli.method_line import MethodLine
-from fedgram.experiments.measures import ACCURACIES, COSTS, SCORES, Quantity
+from fedgram.experiments.measures import ACCURACIES, COSTS, ERRORS, SCORES, Quantity, score_words
 from fedgram.experiments.run_record import RateSearchRecord, RunRecord, TunedSettings
 from fedgram.experiments.seeds import MeanAndStd, mean_and_std
 from fedgram.federation.method import method_name
@@ -36,7 +36,6 @@ OnReply = Callable[[str, int, int], None]
 OnRound = Callable[[int], None]
 Gain = Mapping[str, Any]
 Label = Literal["method", "run"]
-ERRORS = ("rmse", "mae")  # of a regression
 LONGEST_LABEL = 24  # characters of a row's name in one line
 COSTS_SHOWN = ("bytes_up", "bytes_down")
 
@@ -73,7 +72,7 @@ def print_runs(title: str, runs: Sequence[RunRecord], gains: Sequence[Gain], lab
         console.print(table)
     numbers = any(run.summary.errors for run in runs)
     errors = "; RMSE and MAE in the units of the outputs" if numbers else ""
-    score = "R2" if numbers else "accuracy"
+    score = score_words(numbers=numbers).one
     console.print(f"{score} in %, bytes per client{errors}")
     if len(runs) > 1 and any(any(gain.values()) for gain in gains):
         console.print(f"\n% of clients with higher / lower {score} than")
@@ -218,7 +217,7 @@ def _notes(run: RunRecord, name: str) -> Iterator[str]:
             f"validation samples; client mean of the last round: {last} %"
         )
     if run.summary.tuned:
-        score = "R2" if run.summary.errors else "accuracy"
+        score = score_words(numbers=bool(run.summary.errors)).one
         text = f"{name} chose {_choice(run.summary.tuned, score)}"
         yield "\n".join(wrap(text, NARROW, subsequent_indent="  "))
     if run.summary.rate_search:

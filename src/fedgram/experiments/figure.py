@@ -55,16 +55,18 @@ class Figure:
         return path
 
 
-def accuracy_of_clients(accuracies: Mapping[str, Sequence[float]]) -> Figure:
+def scores_of_clients(scores: Mapping[str, Sequence[float]], score: str) -> Figure:
     """Return a figure of each method's clients, from the worst to the best.
 
     Parameters
     ----------
-    accuracies
-        Of each method, the accuracy of every client that has test samples.
+    scores
+        Of each method, the score of every client that has test samples.
+    score
+        What the score is called.
     """
     # By name: the report reads recorded runs, so that it is above this package.
     charts = importlib.import_module("fedgram.report.charts.clients")
-    clients = max((len(found) for found in accuracies.values()), default=0)
-    title = f"accuracy of {clients} clients"
-    return Figure(title=title, svg=str(charts.spread_of_clients(title, accuracies)))
+    clients = max((len(found) for found in scores.values()), default=0)
+    title = f"{score} of {clients} clients"
+    return Figure(title=title, svg=str(charts.spread_of_clients(title, scores, score=score)))

@@ -90,6 +90,81 @@ ACCURACIES: Mapping[str, Quantity] = {
         abbreviated="bal. acc.",
     ),
 }
+R2S: Mapping[str, Quantity] = {  # in place of accuracies, for the numbers of a regression
+    "client_mean": Quantity(
+        short="client mean",
+        meaning="mean over clients of the R2 on their own test samples",
+        label="client-mean R2",
+    ),
+    "sample_mean": Quantity(
+        short="sample mean",
+        meaning="the test samples of all clients together, each with its client's own model",
+        label="R2 over the test samples of all clients together",
+    ),
+    "worst_decile": Quantity(
+        short="worst 10 %",
+        meaning="mean of the lowest tenth of the clients",
+        label="R2 of the worst 10 % of clients",
+    ),
+    "global_test": Quantity(
+        short="global test",
+        meaning="each client's model on the test samples of all clients",
+        label="R2 on the test samples of all clients",
+    ),
+}
+ERRORS: Mapping[str, Quantity] = {  # of a regression
+    "rmse": Quantity(
+        short="RMSE",
+        meaning="root mean squared error over all test samples, in the units of the outputs",
+        label="RMSE over all test samples",
+        text="{:.4g}".format,
+    ),
+    "mae": Quantity(
+        short="MAE",
+        meaning="mean absolute error over all test samples, in the units of the outputs",
+        label="MAE over all test samples",
+        text="{:.4g}".format,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreWords:
+    """What a score is called: one, several, and the difference of two.
+
+    Examples
+    --------
+    >>> R2.Many, score_words(numbers=False).one
+    ('R2 values', 'accuracy')
+    """
+
+    one: str
+    many: str
+    difference: str
+    quantities: Mapping[str, Quantity]
+
+    @property
+    def One(self) -> str:  # noqa: N802  # as it begins a sentence
+        """The word at the beginning of a sentence."""
+        return self.one[0].upper() + self.one[1:]
+
+    @property
+    def Many(self) -> str:  # noqa: N802
+        """The plural at the beginning of a sentence."""
+        return self.many[0].upper() + self.many[1:]
+
+
+ACCURACY = ScoreWords(
+    one="accuracy", many="accuracies", difference="percentage points", quantities=ACCURACIES
+)
+R2 = ScoreWords(one="R2", many="R2 values", difference="points", quantities=R2S)
+
+
+def score_words(*, numbers: bool) -> ScoreWords:
+    """Return what the score of numbers, or of classes, is called."""
+    return R2 if numbers else ACCURACY
+
+
 AUROC = Quantity(
     short="macro AUROC", meaning="on each client's own test samples", label="macro AUROC"
 )

@@ -13,7 +13,8 @@ import numpy as np
 
 from fedgram.core.targets import Output
 from fedgram.errors import ConfigError, DataError
-from fedgram.experiments.figure import Figure, accuracy_of_clients
+from fedgram.experiments.figure import Figure, scores_of_clients
+from fedgram.experiments.measures import R2, ScoreWords, score_words
 from fedgram.experiments.run_record import DataFrame, RunRecord, flat
 from fedgram.experiments.scores import Scored, Scores
 from fedgram.features.inputs import Inputs
@@ -225,7 +226,8 @@ class Result:
         ]
         errors = self.scores.errors
         if errors is not None:
-            words = [f"R2 {word}" for word in words] + [f"RMSE {errors.rmse:.4g}"]
+            words = [f"R2 {word}" for word in words]
+            words += [] if isnan(errors.rmse) else [f"RMSE {errors.rmse:.4g}"]
         return ", ".join([f"{self.scores.tally.clients} clients", *words])
 
     def _repr_html_(self) -> str:
@@ -337,7 +339,11 @@ class Results(Sequence[Result]):
             ]
         if not any(accuracies.values()):
             raise DataError("plot: expected scores of single clients, but only sums are known")
-        return accuracy_of_clients(accuracies)
+        return scores_of_clients(accuracies, self._score.one)
+
+    @property
+    def _score(self) -> ScoreWords:
+        return score_words(numbers=any(result.scores.errors is not None for result in self))
 
     def __repr__(self) -> str:
         groups = self._by_settings()
@@ -348,10 +354,12 @@ class Results(Sequence[Result]):
         mean, spread = self.accuracy["client_mean"], self.deviation["client_mean"]
         seeds = f", {len(self)} seeds" if len(self) > 1 else ""
         plus = f" ± {percent(spread)}" if len(self) > 1 else ""
-        return f"{seeds}: client mean {percent(mean)} %{plus}"
+        r2 = "R2 " if self._score is R2 else ""
+        return f"{seeds}: {r2}client mean {percent(mean)} %{plus}"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{word}, %</th>" for word in SHOWN.values())
+        r2 = "R2 " if self._score is R2 else ""
+        head = "".join(f"<th>{r2}{word}, %</th>" for word in SHOWN.values())
         rows = []
         for name, some in self._by_settings().items():
             mean, spread = some.accuracy, some.deviation

@@ -15,6 +15,7 @@ from fedgram.core.samples import NO_SPACE, Space
 from fedgram.core.targets import Output, outputs_named
 from fedgram.data.items import ItemKind
 from fedgram.errors import DataError
+from fedgram.experiments.measures import score_words
 from fedgram.experiments.reader import read_runs
 from fedgram.experiments.record import file_name
 from fedgram.experiments.run_record import RunRecord
@@ -33,18 +34,6 @@ _TASKS: dict[ItemKind | str, str] = {
 _NUMBERS = "tabular-regression"  # the hub has no name for numbers of images and texts
 _TEXT_BACKBONES = ("wordllama", "hf")  # the second one may take images too
 _CLASSES = 100  # names that are listed
-_ACCURACIES = {
-    "client_mean": "mean over clients of the accuracy on their own test samples",
-    "sample_mean": "the same, with clients weighted by their number of test samples",
-    "worst_decile": "mean over the tenth of the clients with the lowest accuracy",
-    "global_test": "on the test samples of all clients",
-    "balanced": "mean over classes",
-}
-_R2 = {
-    "client_mean": "mean over clients of the R2 on their own test samples",
-    "sample_mean": "over the test samples of all clients, each predicted by its client's own model",
-    "global_test": "mean over clients of the R2 on the test samples of all clients",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,8 +282,8 @@ def _results(facts: CardFacts) -> str:
         return ""
     found, errors = facts.run.summary.accuracy, facts.run.summary.errors or {}
     lines = [
-        f"| {words} | {_score(score, facts)} |"
-        for name, words in (_R2 if facts.outputs else _ACCURACIES).items()
+        f"| {quantity.meaning} | {_score(score, facts)} |"
+        for name, quantity in score_words(numbers=bool(facts.outputs)).quantities.items()
         if (score := found.get(name)) is not None
     ]
     own = [each for each in facts.run.chosen.clients if each.client == facts.client]

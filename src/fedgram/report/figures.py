@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from fedgram.experiments.measures import ACCURACIES, COST_AXES
+from fedgram.experiments.measures import COST_AXES
 from fedgram.experiments.partition_summary import PartitionSummary
 from fedgram.experiments.seeds import Point, chosen_at, mean_curve
 from fedgram.report.charts.clients import floor, gains, spread_of_clients
@@ -15,13 +15,14 @@ from fedgram.report.charts.partition import partition
 from fedgram.report.groups import Comparison, MethodSeeds, named_seeds
 from fedgram.report.markup import Markup, joined, tag
 
-DRAWN = f"{ACCURACIES['client_mean'].short} accuracy, %"
 COUNTED = ("rounds", "exchanges")
 PANELS_IN_A_ROW = 4  # on a usual screen; the figure of all clients takes the room of two
 
 
 def costs(comparison: Comparison) -> Markup | None:
-    """Return accuracy against every cost that is recorded, with a note on what is drawn."""
+    """Return the score against every cost that is recorded, with a note on what is drawn."""
+    words = comparison.words
+    y_name = f"{words.quantities['client_mean'].short} {words.one}, %"
     drawn = []
     for axis, about in COST_AXES.items():
         series = {row.label: mean_curve(row.runs, axis) for row in comparison.rows}
@@ -29,8 +30,8 @@ def costs(comparison: Comparison) -> Markup | None:
             continue
         chosen = {row.label: chosen_at(row.runs, axis) for row in comparison.rows if row.repeated}
         rings = {label: where for label, where in chosen.items() if where is not None}
-        name = f"Accuracy against {about.short}"
-        drawn.append(_both(partial(curves, name, series, axis=axis, chosen=rings, y_name=DRAWN)))
+        name = f"{words.One} against {about.short}"
+        drawn.append(_both(partial(curves, name, series, axis=axis, chosen=rings, y_name=y_name)))
     if not drawn:
         return None
     return joined(_gallery(drawn), tag("p", _drawn_here(comparison), class_="note"))
@@ -48,7 +49,7 @@ def _tells(axis: str, series: Iterable[Sequence[Point]], comparison: Comparison)
 
 def _drawn_here(comparison: Comparison) -> str:
     several = any(len(row.runs) > 1 for row in comparison.rows)
-    sentence = f"Drawn: {ACCURACIES['client_mean'].meaning}"
+    sentence = f"Drawn: {comparison.words.quantities['client_mean'].meaning}"
     if several:
         sentence += f"; mean and standard deviation over seeds ({named_seeds(comparison.runs)})"
     sentence += ". A mark with a dashed line: solved at once"
@@ -59,7 +60,8 @@ def _drawn_here(comparison: Comparison) -> str:
 
 def clients(comparison: Comparison) -> Markup | None:
     """Return all clients of each method in order, and each client against training alone."""
-    reached = {row.label: _accuracies(row) for row in comparison.rows}
+    score = comparison.words.one
+    reached = {row.label: _scores(row) for row in comparison.rows}
     if not any(reached.values()):
         return None
 
@@ -68,20 +70,24 @@ def clients(comparison: Comparison) -> Markup | None:
     }
     start = floor([pair for some in compared.values() for pair in some])
     panels = [
-        _figure(gains(comparison.rows[place].label, some, low=start), data_row=str(place))
+        _figure(
+            gains(comparison.rows[place].label, some, low=start, score=score),
+            data_row=str(place),
+        )
         for place, some in compared.items()
         if some
     ]
     # No panel is left alone in a row: the figure of all clients takes the room of one more.
     alone = (2 + len(panels)) % PANELS_IN_A_ROW == 1
-    all_clients = partial(spread_of_clients, "Clients from the worst to the best", reached)
+    title = "Clients from the worst to the best"
+    all_clients = partial(spread_of_clients, title, reached, score=score)
     drawn = [_both(all_clients, class_="double stretched" if alone else "double"), *panels]
     note = tag("p", _read_so(comparison, panels=bool(panels)), class_="note")
     return joined(_gallery(drawn, class_="panels"), note)
 
 
 def _read_so(comparison: Comparison, *, panels: bool) -> str:
-    shown = "Each client's accuracy on its own test samples"
+    shown = f"Each client's {comparison.words.one} on its own test samples"
     if any(len(row.runs) > 1 for row in comparison.rows):
         shown += f"; clients of all seeds together ({named_seeds(comparison.runs)})"
     if panels:
@@ -98,9 +104,9 @@ def partition_of(title: str, summary: PartitionSummary) -> Markup:
     return tag("div", drawn, class_="wide", tabindex="0", role="region", aria_label=title)
 
 
-def _accuracies(row: MethodSeeds) -> list[float]:
+def _scores(row: MethodSeeds) -> list[float]:
     scores = (score.accuracy for run in row.runs for score in run.chosen.clients)
-    return [accuracy for accuracy in scores if accuracy is not None]
+    return [score for score in scores if score is not None]
 
 
 def _both(draw: Callable[..., str], *, class_: str | None = None) -> Markup:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.experiments.gains import ALONE, gains_of_pairs
+from fedgram.experiments.measures import ScoreWords, score_words
 from fedgram.experiments.run_record import Plain, RunRecord, flat
 from fedgram.experiments.seeds import MeanAndStd, mean_and_std
 from fedgram.report.charts.clients import ClientPair
@@ -67,6 +68,11 @@ class Comparison:
     def numbers(self) -> bool:
         """Whether numbers are predicted, so that scores are R2 and not accuracies."""
         return any(run.summary.errors for run in self.runs)
+
+    @property
+    def words(self) -> ScoreWords:
+        """What the scores are called."""
+        return score_words(numbers=self.numbers)
 
     def pairs(self, row: MethodSeeds) -> list[ClientPair]:
         """Return the accuracy of every client with the method and alone, on the same samples."""

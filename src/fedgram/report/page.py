@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.errors import DataError
-from fedgram.experiments.measures import ACCURACIES
 from fedgram.experiments.partition_summary import partition_name
 from fedgram.experiments.run_record import Plain, RunRecord
 from fedgram.report import figures, tables
@@ -23,8 +22,8 @@ from fedgram.runtime.version import own_version
 
 AGAIN = 3  # seconds until a page of a running study is loaded again
 MARKS = (
-    "Accuracies in %. Bold: the best; underlined: the second best. Marks compare the means as "
-    "shown; they do not test whether a difference is significant. "
+    " in %. Bold: the best; underlined: the second best. Marks compare the means as shown; they do "
+    "not test whether a difference is significant. "
 )
 
 
@@ -134,13 +133,14 @@ def _footer(runs: int) -> Markup:
 
 
 def _section(comparison: Comparison, place: int, title: str, *, watched: bool) -> Markup:
+    score = comparison.words.one
     parts: list[Markup | None] = [
         tag("h2", title) if title else None,
         tag("p", _lead(comparison), class_="lead"),
         tables.headline(comparison),
         tag("p", _caption(comparison), class_="note"),
         _notes(comparison, watched=watched),
-        _block("Accuracy and cost", figures.costs(comparison)),
+        _block(f"{comparison.words.One} and cost", figures.costs(comparison)),
         _block("Client by client", figures.clients(comparison)),
         _block("Pooled models", tables.pools(comparison)),
         _block("Chosen settings", tables.choices(comparison)),
@@ -148,40 +148,12 @@ def _section(comparison: Comparison, place: int, title: str, *, watched: bool) -
         _block("Clients held out of training", tables.holdout(comparison)),
         _block("Partition", _partition(comparison)),
         _block("Reproduce", _again(comparison)),
-        _folded("Every client's accuracy", _by_client(comparison)),
+        _folded(f"Every client's {score}", _by_client(comparison)),
         _folded("Accuracy within classes", tables.classes(comparison)),
         _folded("Digests", tables.digests(comparison.runs), class_="kept"),
         _folded("Exchanges", tables.exchanges(comparison)),
     ]
-    section = tag("section", [part for part in parts if part is not None], id=f"s{place}")
-    return _of_numbers(section, comparison) if comparison.numbers else section
-
-
-def _of_numbers(section: Markup, comparison: Comparison) -> Markup:
-    """Return a section on a regression: its texts speak of R2 in place of accuracy.
-
-    If a name in the runs contains one of the words, the texts stay, and the note explains them.
-    """
-    found = [
-        *(row.label for row in comparison.rows),
-        *(score.client for run in comparison.runs for score in run.chosen.clients),
-        str(comparison.data),
-    ]
-    if any("accura" in name.lower() for name in found):
-        return section
-    text = str(section)
-    for word, other in _R2_WORDS.items():
-        text = text.replace(word, other)
-    return Markup(text)
-
-
-_R2_WORDS = {
-    "accuracies": "R2 values",
-    "Accuracies": "R2 values",
-    "accuracy": "R2",
-    "Accuracy": "R2",
-    "percentage points": "points",
-}
+    return tag("section", [part for part in parts if part is not None], id=f"s{place}")
 
 
 def _block(title: str, content: Markup | None) -> Markup | None:
@@ -197,17 +169,18 @@ def _folded(title: str, content: Markup | None, class_: str | None = None) -> Ma
 
 def _lead(comparison: Comparison) -> str:
     """Return the result in a sentence."""
+    words = comparison.words
     scored = [(row, found) for row in comparison.rows if (found := row.score("client_mean"))]
     if not scored:
-        return "No client has test samples: there is no accuracy to report."
+        return f"No client has test samples: there is no {words.one} to report."
     best, (mean, deviation) = max(scored, key=lambda one: one[1][0])
     spread = "" if deviation is None else f" ± {percent(deviation)}"
-    sentence = f"{best.label} reaches {percent(mean)}{spread} % mean accuracy over clients"
+    sentence = f"{best.label} reaches {percent(mean)}{spread} % mean {words.one} over clients"
     alone = next((found for row, found in scored if row.alone), None)
     gained = comparison.gain(best)
     if best.alone or alone is None:
         return f"{sentence}."
-    sentence += f", {percent(mean - alone[0])} percentage points more than training alone"
+    sentence += f", {percent(mean - alone[0])} {words.difference} more than training alone"
     if gained is None:
         return f"{sentence}."
     better, worse = 100 * gained["better"], 100 * gained["worse"]
@@ -215,9 +188,10 @@ def _lead(comparison: Comparison) -> str:
 
 
 def _caption(comparison: Comparison) -> str:
-    named = {k: v for k, v in ACCURACIES.items() if not (comparison.numbers and k == "balanced")}
-    meanings = [f"{one.short}: {one.meaning}" for one in named.values()]
-    sentence = MARKS + "; ".join(meanings).capitalize() + "."
+    words = comparison.words
+    meanings = [f"{one.short}: {one.meaning}" for one in words.quantities.values()]
+    listed = "; ".join(meanings)
+    sentence = f"{words.Many}{MARKS}{listed[0].upper()}{listed[1:]}."
     if comparison.numbers:
         sentence += (
             " Numbers are predicted: scores are R2, the coefficient of determination, in % (100: "
@@ -233,7 +207,7 @@ def _caption(comparison: Comparison) -> str:
     if any(row.repeated for row in comparison.rows):
         sentence += (
             " For a method with several rounds, the row shows the round with the best validation "
-            "accuracy, or the last round if there are no validation samples."
+            f"{words.one}, or the last round if there are no validation samples."
         )
     return sentence
 
@@ -283,6 +257,7 @@ def _partition(comparison: Comparison) -> Markup | None:
             ("test samples", summary["test"]),
             ("classes in training", summary["classes"]),
         )
+        if not (comparison.numbers and name == "classes in training")
     ]
     numbers = tables.table(["per client", "minimum", "median", "maximum"], body)
     drawn = figures.partition_of(title, run.partition)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedgram.experiments.measures import ACCURACIES, AUROC, COSTS, Quantity
+from fedgram.experiments.measures import AUROC, COSTS, ERRORS, Quantity
 from fedgram.experiments.run_record import RunRecord
 from fedgram.experiments.seeds import MeanAndStd, chosen_at, mean_and_std
 from fedgram.experiments.step_words import step_words
@@ -16,10 +16,6 @@ from fedgram.runtime.text import MISSING, percent, size
 
 Header = str | tuple[str, str]  # a name, and what it means
 FULL = 9  # columns from which on deviations are below their means
-ERRORS = {  # of a regression
-    "rmse": "root mean squared error over all test samples, in the units of the outputs",
-    "mae": "mean absolute error over all test samples, in the units of the outputs",
-}
 HEADLINE_COSTS = ("bytes_up", "bytes_down", "flops", "seconds")
 
 
@@ -133,15 +129,13 @@ def _scores(comparison: Comparison) -> tuple[list[Header], list[list[TableCell]]
     rows = comparison.rows
     headers: list[Header] = []
     columns = []
-    for name, quantity in ACCURACIES.items():
-        if comparison.numbers and name == "balanced":
-            continue
+    for name, quantity in comparison.words.quantities.items():
         headers.append(_header(quantity))
         columns.append(_marked([row.score(name) for row in rows]))
     if comparison.numbers:
-        for name, meaning in ERRORS.items():
-            headers.append((name.upper(), meaning))
-            columns.append(_amounts([row.error(name) for row in rows], "{:.4g}".format))
+        for name, quantity in ERRORS.items():
+            headers.append(_header(quantity))
+            columns.append(_amounts([row.error(name) for row in rows], quantity.text))
     ranked = [row.score("auroc") for row in rows]
     if any(ranked):
         headers.append(_header(AUROC))
@@ -213,10 +207,11 @@ def _amounts(found: Sequence[MeanAndStd | None], text: Any) -> list[TableCell]:
 
 
 def clients(comparison: Comparison) -> Markup:
-    """Return every client's accuracy with every method, including held-out clients."""
+    """Return every client's score with every method, including held-out clients."""
     several = len({data_seed(run) for run in comparison.runs}) > 1
     headers: list[Header] = ["client", *(["seed"] if several else [])]
-    headers += [("train", "training samples"), ("classes", "classes in training")]
+    headers += [("train", "training samples")]
+    headers += [] if comparison.numbers else [("classes", "classes in training")]
     headers += [("test", "test samples"), *(row.label for row in comparison.rows)]
     rows: list[list[TableCell | str]] = []
     for seed in dict.fromkeys(data_seed(run) for run in comparison.runs):
@@ -246,12 +241,13 @@ def _clients_of(
     for client in sorted(reached):
         name = joined(client, tag("small", " held out")) if client in held else client
         count = counts.get(client)
-        numbers = (sum(count.train), count.classes) if count else (None, None)
+        amounts = [sum(count.train) if count else None]
+        amounts += [] if comparison.numbers else [count.classes if count else None]
         accuracies = [mean_and_std(values) for values in reached[client]]
         yield [
             TableCell(content=name),
             *([TableCell(content=str(seed), value=float(seed))] if several else []),
-            *(_count(number) for number in (*numbers, tested[client])),
+            *(_count(number) for number in (*amounts, tested[client])),
             *_marked([None if one is None else (one[0], None) for one in accuracies]),
         ]
 
@@ -269,12 +265,13 @@ def holdout(comparison: Comparison) -> Markup | None:
     found = {row.label: [run.holdout.summary for run in row.runs if run.holdout] for row in rows}
     number = [mean_and_std(summary.clients for summary in found[row.label]) for row in rows]
     columns = [_labels(rows), _amounts(number, "{:g}".format)]
-    for name in ACCURACIES:
+    quantities = comparison.words.quantities
+    for name in quantities:
         columns.append(
             _marked([mean_and_std(s.score(name) for s in found[row.label]) for row in rows])
         )
     headers: list[Header] = ["method", ("clients", "held out, per run")]
-    headers += map(_header, ACCURACIES.values())
+    headers += map(_header, quantities.values())
     return table(headers, zip(*columns, strict=True), methods=shown)
 
 
@@ -290,7 +287,7 @@ def choices(comparison: Comparison) -> Markup | None:
             body.append([row.label, *seed, _prose(tuned.description), _prose(shown)])
             places.append(place)
     several = ["seed"] if _repeated(comparison) else []
-    headers = ["method", *several, "chosen", "accuracy on left-out samples, %"]
+    headers = ["method", *several, "chosen", f"{comparison.words.one} on left-out samples, %"]
     return table(headers, body, texts=len(headers), methods=places) if body else None
 
 

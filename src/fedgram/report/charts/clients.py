@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fedgram.experiments.measures import ACCURACY
 from fedgram.experiments.seeds import Point
 from fedgram.report.charts.axes import Scale
 from fedgram.report.charts.curves import WIDE, Series, Sheet, drawn_series
@@ -30,8 +31,14 @@ class ClientPair:
     samples: int
 
 
-def gains(title: str, pairs: Sequence[ClientPair], *, low: float | None = None) -> str:
-    """Draw each client's accuracy against that of training alone: above the line it gains.
+def gains(
+    title: str,
+    pairs: Sequence[ClientPair],
+    *,
+    low: float | None = None,
+    score: str = ACCURACY.one,
+) -> str:
+    """Draw each client's score against that of training alone: above the line it gains.
 
     Parameters
     ----------
@@ -42,6 +49,8 @@ def gains(title: str, pairs: Sequence[ClientPair], *, low: float | None = None) 
     low
         Where both axes start; a client below it is drawn at the edge. Panels side by side want
         the same one.
+    score
+        What the score is called.
 
     Examples
     --------
@@ -57,8 +66,8 @@ def gains(title: str, pairs: Sequence[ClientPair], *, low: float | None = None) 
         title=title,
         x=axis,
         y=replace(axis, start=HEIGHT - BOTTOM, end=TOP),
-        x_name="accuracy of training alone, %",
-        y_name=f"accuracy with {shortened(title)}, %",
+        x_name=f"{score} of training alone, %",
+        y_name=f"{score} with {shortened(title)}, %",
         width=PANEL,
         height=HEIGHT,
         x_text=percent_tick,
@@ -144,9 +153,24 @@ def _tally(counts: Mapping[int, int]) -> Markup:
 
 
 def spread_of_clients(
-    title: str, accuracies: Mapping[str, Sequence[float]], *, sheet: Sheet = WIDE
+    title: str,
+    scores: Mapping[str, Sequence[float]],
+    *,
+    score: str = ACCURACY.one,
+    sheet: Sheet = WIDE,
 ) -> str:
     """Draw every method's clients in order, from the worst to the best.
+
+    Parameters
+    ----------
+    title
+        Above the figure.
+    scores
+        Of each method, the score of every client.
+    score
+        What the score is called.
+    sheet
+        Size of the figure.
 
     Examples
     --------
@@ -154,8 +178,8 @@ def spread_of_clients(
     >>> "% of clients, from the worst" in picture
     True
     """
-    series: Series = {name: _in_order(found) for name, found in accuracies.items()}
-    x_name, y_name = "% of clients, from the worst to the best", "accuracy of a client, %"
+    series: Series = {name: _in_order(found) for name, found in scores.items()}
+    x_name, y_name = "% of clients, from the worst to the best", f"{score} of a client, %"
     return drawn_series(title, series, x_name, percent_tick, y_name, sheet)
 
 
