@@ -32,9 +32,8 @@ def partition(title: str, summary: PartitionSummary) -> str:
     """
     shown = _thinned(summary.clients)
     sheet = _Sheet.of(summary.classes, shown)
-    caption = [
-        f"training samples of {len(summary.clients)} clients, {len(summary.classes)} classes"
-    ]
+    classes = f", {len(summary.classes)} classes" if len(summary.classes) > 1 else ""  # or numbers
+    caption = [f"training samples of {len(summary.clients)} clients{classes}"]
     if len(shown) < len(summary.clients):
         caption.append(f"{len(shown)} of the clients, evenly picked by size")
     if any(client.holdout for client in shown):
@@ -294,15 +293,17 @@ class _Sheet:
         return tag("path", d=rows, class_="rule grid", pointer_events="none")
 
     def _cell_tooltip(self, client: ClientCounts, c: int) -> str:
+        kind = f"class {self.classes[c]}" if len(self.classes) > 1 else self.classes[c]
         return (
-            f"{client.client}, class {self.classes[c]}: {client.train[c]} train, "
+            f"{client.client}, {kind}: {client.train[c]} train, "
             f"{client.valid[c]} valid, {client.test[c]} test"
         )
 
 
 def _client_tooltip(client: ClientCounts) -> str:
     held = ", held out of training" if client.holdout else ""
+    classes = f"; {client.classes} classes in training" if len(client.train) > 1 else ""
     return (
         f"{client.client}{held}: {sum(client.train)} train, {sum(client.valid)} valid, "
-        f"{sum(client.test)} test samples; {client.classes} classes in training"
+        f"{sum(client.test)} test samples{classes}"
     )
