@@ -36,6 +36,15 @@ def test_progress_is_in_plain_words_and_gone_at_the_end(columns, environment, al
     assert styles(written) <= allowed
 
 
+@pytest.mark.parametrize("columns", [60, 120])
+def test_what_a_method_chose_is_broken_between_words(columns):
+    _, written = in_terminal(("run", "-m", "apfl", "-sdata.clients=6"), columns)
+    left = screen(written)
+    first = next(k for k, line in enumerate(left) if line.startswith("apfl chose"))
+    assert max(map(len, left)) <= columns
+    assert "accuracy on left-out samples:" in " ".join(map(str.strip, left[first:]))
+
+
 def test_doctor_can_be_read_on_light_and_dark_grounds():
     _, written = in_terminal(("doctor",), 80)
     assert styles(written) <= READABLE

@@ -83,8 +83,10 @@ def print_runs(title: str, runs: Sequence[RunRecord], gains: Sequence[Gain], lab
             part = slice(start, start + CLASS_COLUMNS)
             console.print(_class_table(runs[part], names[part]))
     notes = (note for run, name in zip(runs, names, strict=True) for note in _notes(run, name))
+    width = min(console.width, NARROW)
     for note in dict.fromkeys(notes):
-        console.print(escaped(note, keep="\n"), highlight=False, markup=False, soft_wrap=True)
+        lines = wrap(escaped(note), width, subsequent_indent="  ", break_long_words=False)
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def print_seeds(title: str, methods: Sequence[Sequence[RunRecord]]) -> None:
@@ -218,11 +220,9 @@ def _notes(run: RunRecord, name: str) -> Iterator[str]:
         )
     if run.summary.tuned:
         score = score_words(numbers=bool(run.summary.errors)).one
-        text = f"{name} chose {_choice(run.summary.tuned, score)}"
-        yield "\n".join(wrap(text, NARROW, subsequent_indent="  "))
+        yield f"{name} chose {_choice(run.summary.tuned, score)}"
     if run.summary.rate_search:
-        text = f"{name} uses {_rate(run.summary.rate_search)}"
-        yield "\n".join(wrap(text, NARROW, subsequent_indent="  "))
+        yield f"{name} uses {_rate(run.summary.rate_search)}"
     if not run.finished:
         yield f"{name}: interrupted after round {run.last.round}"
     if run.summary.untested_clients:
