@@ -85,8 +85,13 @@ def described(data: Plain, clients: int) -> str:
     --------
     >>> described({"source": "data/digits.npz", "partition": "dirichlet", "dirichlet": 0.1}, 20)
     'digits, 20 clients, dirichlet 0.1'
+    >>> described({"source": "synthetic:0.5,0.5", "partition": "given"}, 30)
+    'synthetic:0.5,0.5, 30 clients, given'
     """
-    parts = [Path(str(data.get("source", ""))).stem, f"{clients} clients", partition_name(data)]
+    source = str(data.get("source", ""))
+    drawn = source.startswith("synthetic:")  # no file: what follows a dot is no suffix
+    name = source if drawn else Path(source).stem
+    parts = [name, f"{clients} clients", partition_name(data)]
     if data.get("split", "global") != "global":
         parts.append(f"split {data['split']}")
     return ", ".join(part for part in parts if part)

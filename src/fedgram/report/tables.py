@@ -282,13 +282,35 @@ def choices(comparison: Comparison) -> Markup | None:
     for place, row, run, seed in _runs_with_seeds(comparison):
         tuned = run.summary.tuned
         if tuned:
-            accuracies = tuned.left_out_accuracy.items()
-            shown = "; ".join(f"{name}: {percent(share)}" for name, share in accuracies)
+            shown = _best(tuned.left_out_accuracy)
             body.append([row.label, *seed, _prose(tuned.description), _prose(shown)])
             places.append(place)
     several = ["seed"] if _repeated(comparison) else []
     headers = ["method", *several, "chosen", f"{comparison.words.one} on left-out samples, %"]
     return table(headers, body, texts=len(headers), methods=places) if body else None
+
+
+_SHOWN_CHOICES = 6
+
+
+def _best(accuracies: Mapping[str, float]) -> str:
+    """Return the choices with the highest accuracies, and the range of the others.
+
+    Examples
+    --------
+    >>> _best({"ridge 1": 0.5, "ridge 10": 0.7})
+    'ridge 10: 70.0; ridge 1: 50.0'
+    >>> _best({f"ridge {k}": k / 10 for k in range(10)}).split("; ")[-2:]
+    ['ridge 4: 40.0', '4 others: 0.0 to 30.0']
+    """
+    ordered = sorted(accuracies.items(), key=lambda item: -item[1])
+    shown = [f"{name}: {percent(share)}" for name, share in ordered[:_SHOWN_CHOICES]]
+    if len(ordered) > _SHOWN_CHOICES + 1:
+        most, least = ordered[_SHOWN_CHOICES][1], ordered[-1][1]
+        shown.append(f"{len(ordered) - _SHOWN_CHOICES} others: {percent(least)} to {percent(most)}")
+    else:
+        shown += [f"{name}: {percent(share)}" for name, share in ordered[_SHOWN_CHOICES:]]
+    return "; ".join(shown)
 
 
 def pools(comparison: Comparison) -> Markup | None:
