@@ -184,7 +184,8 @@ def gram_matrix(rows: Array) -> Floats:
     width = rows.shape[1]
     packed = np.zeros(width * (width + 1) // 2, np.int64)
     way = chosen(rows.size * width)
-    way.gram(rows, packed)
+    if rows.size:
+        way.gram(rows, packed)
     return way.unpack(packed, width)
 
 
