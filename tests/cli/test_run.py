@@ -201,6 +201,24 @@ def test_a_killed_run_goes_on_with_the_next_method(tmp_path):
     assert len(list((tmp_path / "local").glob("models/*"))) == 3
 
 
+def test_a_run_from_before_a_change_of_its_files_says_so(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    words = ("run", "-m", tmp_path / "mine.py", "-s", "data.clients=3", "--out", tmp_path / "r")
+    done(*words)
+    assert done(*words).stderr.splitlines()[0].endswith("recorded already")
+    later = (tmp_path / "r" / "mine" / "run.json").stat().st_mtime + 60
+    os.utime(tmp_path / "mine.py", (later, later))
+    assert "mine.py was changed; --overwrite repeats it" in done(*words).stderr
+
+
+def test_a_run_without_calibration_is_not_taken_for_one_with_it(tmp_path):
+    done("run", *FEW, "--out", tmp_path)
+    words = "holds models without calibration; choose another folder, or use --overwrite"
+    refused(words, "run", *FEW, "--calibrate", "--out", tmp_path, code=3)
+    done("run", *FEW, "--calibrate", "--overwrite", "--out", tmp_path)
+    done("run", *FEW, "--calibrate", "--out", tmp_path)
+
+
 # Models
 
 
@@ -217,6 +235,17 @@ def test_models_are_kept_of_the_best_method_of_all_or_of_none(tmp_path):
     assert "fedgram personalize" in (tmp_path / "best" / "afl" / "README.md").read_text("utf-8")
     done("run", *three, "--keep-models", "all", "--out", tmp_path / "all")
     assert kept(tmp_path / "all") == {"afl", "local", "fedhip"}
+    again = done("run", *three, "--out", tmp_path / "best").stderr.splitlines()[-1]
+    (folder,) = kept(tmp_path / "best")
+    assert again.startswith(
+        f"clients' models kept: {tmp_path / 'best' / folder / 'models'}, of the"
+    )
+    more = done("run", *three, "--keep-models", "all", "--out", tmp_path / "best").stderr
+    assert "clients' models missing: " in more
+    assert again.endswith("--keep-models all --overwrite")
+    assert more.strip().endswith("--keep-models all --overwrite")
+    again = done("run", *three, "--out", tmp_path / "all", "--keep-models", "all")
+    assert "clients' models" not in again.stderr
     done("run", *three, "-s", "keep_models=none", "--out", tmp_path / "none")
     assert not list((tmp_path / "none").rglob("*.safetensors"))
     refused(

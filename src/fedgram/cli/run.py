@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,23 +15,24 @@ import numpy as np
 from fedgram.cli.completion import complete_keys, complete_methods
 from fedgram.cli.root import main, say
 from fedgram.cli.screen import OnReply, OnRound, print_runs, print_seeds, progress
+from fedgram.core import codec
 from fedgram.data.dataset import Dataset
 from fedgram.data.sources import load_schema
-from fedgram.errors import ConfigError
+from fedgram.errors import ConfigError, DataError
 from fedgram.experiments import config as configuration
 from fedgram.experiments.calibration import calibration
 from fedgram.experiments.config import TRACKERS, Config
 from fedgram.experiments.gains import who_gains
 from fedgram.experiments.partition_summary import partition_name
 from fedgram.experiments.reader import read_runs
-from fedgram.experiments.record import Record
-from fedgram.experiments.resume import clear, forget_models, recorded
+from fedgram.experiments.record import MODELS, MOST_LISTED, RUN, Record
+from fedgram.experiments.resume import CARD, clear, forget_models, recorded
 from fedgram.experiments.run_record import RunRecord
 from fedgram.export.card import write_run_card
 from fedgram.federation.federated_dataset import FederatedDataset, federate
 from fedgram.federation.method import method_name
 from fedgram.models.model import Calibration
-from fedgram.models.saved import SavedModel, saved
+from fedgram.models.saved import SavedModel, opened, saved
 from fedgram.tracking import track
 
 KEEP = ("none", "best", "all")
@@ -114,6 +116,7 @@ def run(
         print_runs(title, runs[0], who_gains(runs[0]), "method")
     else:
         print_seeds(f"{title}, {len(numbers)} seeds", list(zip(*runs, strict=True)))
+    work.say_models()
 
 
 def _say_own_clients(
@@ -146,6 +149,7 @@ class _Runs:
         self._several = several
         self._schema = load_schema(settings.data.source)
         self._kept: tuple[float, Path] | None = None  # the best run so far
+        self._folders: list[Path] = []
         self.clients = 0
 
     def of_seed(self, seed: int, follow: Any) -> list[RunRecord]:
@@ -159,12 +163,13 @@ class _Runs:
         self, name: str, settings: Config, federation: FederatedDataset, follow: Any
     ) -> RunRecord:
         folder = self._folder(name, settings)
+        if folder is not None:
+            self._folders.append(folder)
         if folder is not None and self._overwrite:
             clear(folder)
         there = None if folder is None else recorded(folder, settings.about(name))
         if there is not None:
-            say(f"{folder}: recorded already", err=True)
-            self._keep_best(there, folder)
+            self._again(there, folder, name)
             return there
         about, called = settings.about(name), method_name(name)
         called += f" seed {settings.data.seed}" if self._several else ""
@@ -186,6 +191,24 @@ class _Runs:
             write_run_card(folder)
             self._keep_best(result.record, folder)
         return result.record
+
+    def _again(self, run: RunRecord, folder: Path | None, name: str) -> None:
+        """Keep a run that is recorded already; say whether what it was made from has changed."""
+        if folder is None:
+            return
+        if self._settings.calibrate and not _have_probabilities(folder):
+            raise DataError(
+                f"{folder}: holds models without calibration; choose another folder, or use "
+                "--overwrite"
+            )
+        time = (folder / RUN).stat().st_mtime
+        given = [Path(self._settings.data.source), Path(name)]
+        newer = [str(path) for path in given if path.is_file() and path.stat().st_mtime > time]
+        changed = f", before {newer[0]} was changed; --overwrite repeats it" if newer else ""
+        say(f"{folder}: recorded already{changed}", err=True)
+        self._keep_best(run, folder)
+        if not (folder / CARD).is_file():  # the command was ended before it was written
+            write_run_card(folder)
 
     def _prepared(
         self, name: str, settings: Config, federation: FederatedDataset
@@ -224,7 +247,7 @@ class _Runs:
         if self._settings.keep_models != "best" or folder is None:
             return
         mean = run.summary.score("client_mean")
-        ours = (-1.0 if mean is None else mean, folder)
+        ours = (-math.inf if mean is None else mean, folder)
         if self._kept is None:
             self._kept = ours
             return
@@ -233,6 +256,34 @@ class _Runs:
             worse, self._kept = self._kept, worse
         if forget_models(worse[1]):
             write_run_card(worse[1])
+
+    def say_models(self) -> None:
+        """Say whose models are in the folders, and how to keep others."""
+        unwritten = self._settings.keep_models == "none" or self.clients > MOST_LISTED
+        if self._out is None or unwritten:
+            return
+        there = [folder for folder in self._folders if (folder / MODELS).is_dir()]
+        again = "--keep-models all --overwrite"
+        if self._settings.keep_models == "best":
+            if there and len(self._folders) > 1:
+                say(
+                    f"clients' models kept: {there[0] / MODELS}, of the highest client mean; to "
+                    f"keep those of all: {again}",
+                    err=True,
+                )
+        elif missing := [folder for folder in self._folders if folder not in there]:
+            say(
+                f"clients' models missing: {', '.join(map(str, missing))}, recorded by an earlier "
+                f"command without them; to write them: {again}",
+                err=True,
+            )
+
+
+def _have_probabilities(folder: Path) -> bool:
+    """Whether the clients' models of a run give probabilities, if it has any."""
+    for path in (folder / MODELS).glob("*.safetensors"):
+        return opened(codec.load(path)).has_probabilities
+    return True
 
 
 def _settings(source: str | None, overrides: Sequence[str], methods: Sequence[str]) -> Config:

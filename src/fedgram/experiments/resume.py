@@ -17,13 +17,14 @@ from fedgram.experiments.record import (
     RUN,
     SCORES,
     SHARED,
+    read_lines,
     read_object,
 )
 from fedgram.experiments.run_record import RunRecord, flat
 
 CARD = "README.md"
 _COMPARED = ("data", "grid", "engine", "metrics", "scoring")
-_FILES = (RUN, EXCHANGES, SCORES, PARTITION, NOTES, SHARED, CARD)
+_FILES = (EXCHANGES, SCORES, PARTITION, NOTES, SHARED, CARD, RUN)  # without the last it is no run
 
 
 def recorded(folder: Path, about: Mapping[str, Any]) -> RunRecord | None:
@@ -47,7 +48,7 @@ def recorded(folder: Path, about: Mapping[str, Any]) -> RunRecord | None:
             f"{folder}: holds a run with other settings ({difference}); choose another folder, or "
             "use --overwrite"
         )
-    if (folder / SCORES).is_file():
+    if any("summary" in line for line in read_lines(folder / SCORES)):
         run = read_runs([folder])[0]
         if run.finished:
             return run
@@ -65,9 +66,12 @@ def clear(folder: Path) -> None:
 def forget_models(folder: Path) -> bool:
     """Remove the clients' models from the folder of a run; return whether there were any.
 
-    What is shared stays.
+    What is shared stays. The card, which lists them, is removed too: a folder without one gets
+    another, also if this is interrupted.
     """
     found = list((folder / MODELS).glob("*.safetensors"))
+    if found:
+        (folder / CARD).unlink(missing_ok=True)
     for path in found:
         path.unlink()
     if (folder / MODELS).is_dir() and not any((folder / MODELS).iterdir()):
