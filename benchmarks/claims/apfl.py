@@ -39,7 +39,7 @@ def accuracy(records: Records, claim: Any, _: Any) -> Finding:
         measured=f"points against the best of {number_of_rivals(records)} trained methods ({TERMS}), "
         f"{said}. Against all {len(rows)} others of Table 1 on Banking77, in the paper's form: "
         f"{signed(whole)}",
-        verdict=judged(numbers, claim["least"])  # rounds of the whole table are capped,
+        verdict=judged(numbers, claim["least"]),  # rounds of the whole table are capped
         command=f"{TABLE_1}, {records.command(study)}",
     )
 
