@@ -114,14 +114,11 @@ def test_columns_of_a_table_that_become_features_are_named(here):
 
 
 def test_combinations_that_a_regression_does_not_have_are_refused_by_name(here):
-    study = "[table]\ndatasets = ['doses.npz']\nmethods = ['afl']\n[data]\ntask = 'regression'\n"
-    Path("study.toml").write_text(study, "utf-8")
     assert command(*NUMBERS, "-m", "auto", "-o", "runs").exit_code == 0
     for words, text in (
         ((*NUMBERS, "-m", "afl", "--calibrate"), "calibrate = true: expected classes"),
         ((*NUMBERS, "-s", "metrics.auroc=true"), "metrics.auroc: expected classes"),
         ((*NUMBERS, "-s", "metrics.classes=true"), "metrics.classes: expected classes"),
-        (("study", "study.toml"), "studies are of classes; repeat a regression with 'fedgram run"),
         (
             ("personalize", "runs/auto/shared.safetensors", "doses.npz", "-o", "own"),
             "'fedgram personalize' is for classes",

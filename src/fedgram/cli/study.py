@@ -13,6 +13,7 @@ from rich.table import Column
 
 from fedgram.cli.root import main
 from fedgram.cli.screen import cell
+from fedgram.experiments.measures import score_words
 from fedgram.experiments.study.curves import costs, sensitivities
 from fedgram.experiments.study.make import State, make
 from fedgram.experiments.study.settings import load, preset, presets, title
@@ -97,13 +98,22 @@ def _list() -> None:
 
 def _draw(summary: Summary, folder: Path) -> None:
     """Draw accuracy against parameters and costs, if the study has them."""
+    y_name = f"{score_words(numbers=summary.table.numbers).one}, %"
     for picture in sensitivities(summary):
         places = [x for points in picture.lines.values() for x, _, _ in points]
         logarithmic = min(places) > 0 and wide(places)
-        drawn = sensitivity(picture.title, picture.axis, picture.lines, logarithmic=logarithmic)
+        drawn = sensitivity(
+            picture.title, picture.axis, picture.lines, logarithmic=logarithmic, y_name=y_name
+        )
         files.write(folder / f"table-{picture.name}.svg", drawn)
     for picture in costs(summary):
-        drawn = curves(picture.title, picture.lines, axis=picture.axis, chosen=picture.chosen)
+        drawn = curves(
+            picture.title,
+            picture.lines,
+            axis=picture.axis,
+            chosen=picture.chosen,
+            y_name=y_name,
+        )
         files.write(folder / f"table-{picture.name}.svg", drawn)
 
 

@@ -178,6 +178,11 @@ _STUDIED: Mapping[str, Quantity] = {  # the scores that a study may show
         label="client-mean accuracy of clients that came after the training",
     ),
 }
+_NEW_NUMBERS = Quantity(
+    short="new clients",
+    meaning="mean over clients that took no part in training",
+    label="client-mean R2 of clients that came after the training",
+)
 COSTS: Mapping[str, Quantity] = {
     "bytes": Quantity(
         short="bytes",
@@ -232,6 +237,8 @@ class Measure:
         Name of the metric or cost itself, without the ``/METHOD`` of a ratio.
     over
         In a ratio: the row whose cost is 100 %.
+    numbers
+        Whether runs predict numbers, so that scores are R2.
 
     Examples
     --------
@@ -246,14 +253,15 @@ class Measure:
     name: str
     base: str
     over: str | None = None
+    numbers: bool = False
 
     @property
     def label(self) -> str:
         if self.over is not None:
             return f"{COSTS[self.base].label}, in % of {self.over}"
         if self.base in _STUDIED:
-            return f"{_STUDIED[self.base].label} in %"
-        return COSTS[self.base].label
+            return f"{_studied(numbers=self.numbers)[self.base].label} in %"
+        return {**ERRORS, **COSTS}[self.base].label
 
     @property
     def higher_is_better(self) -> bool:
@@ -264,6 +272,8 @@ class Measure:
         if self.base in COSTS:
             cost = scored.summary.cost(self.base)
             return None if cost is None else float(cost)
+        if self.base in ERRORS:
+            return (scored.summary.errors or {}).get(self.base)
         if self.base == NEW_CLIENTS:  # with the models of the chosen round
             share = run.holdout.summary.score("client_mean") if run.holdout else None
         else:
@@ -272,6 +282,8 @@ class Measure:
 
     def shown(self, mean: float, deviation: float | None = None) -> str:
         """Return a mean as it is written, with its standard deviation where there is one."""
+        if self.base in ERRORS:
+            return f"{mean:.4g}" + ("" if deviation is None else f" ± {deviation:.2g}")
         scale, digits, unit = self._scale(mean)
         spread = "" if deviation is None else f" ± {deviation / scale:.{digits}f}"
         return f"{mean / scale:.{digits}f}{spread}{unit}"
@@ -286,8 +298,21 @@ class Measure:
         return scale, 2 if prefix else 0, f" {prefix}{unit}".rstrip()
 
 
-def measure(name: str) -> Measure:
-    """Return the measure of this name; ``cost/method`` is a cost in % of that method's."""
+def _studied(*, numbers: bool) -> Mapping[str, Quantity]:
+    """Return the scores that a study of numbers, or of classes, may show."""
+    return {**R2S, NEW_CLIENTS: _NEW_NUMBERS} if numbers else _STUDIED
+
+
+def measure(name: str, *, numbers: bool = False) -> Measure:
+    """Return the measure of this name; ``cost/method`` is a cost in % of that method's.
+
+    Parameters
+    ----------
+    name
+        As in ``table.show``.
+    numbers
+        Whether runs predict numbers.
+    """
     if name in RENAMED:
         warnings.warn(
             f"the measure {name!r} is now called {RENAMED[name]!r}", FutureWarning, stacklevel=2
@@ -296,7 +321,9 @@ def measure(name: str) -> Measure:
     base, slash, over = name.partition("/")
     if slash and base in COSTS and over:
         return Measure(name=name, base=base, over=over)
-    if slash or base not in {**_STUDIED, **COSTS}:
-        hint = propose(base, [*_STUDIED, *COSTS, *(f"{cost}/METHOD" for cost in COSTS)])
-        raise ConfigError(f"table.show: unknown measure {name!r}; {hint}")
-    return Measure(name=name, base=base)
+    known = [*_studied(numbers=numbers), *(ERRORS if numbers else ()), *COSTS]
+    if slash or base not in known:
+        hint = propose(base, [*known, *(f"{cost}/METHOD" for cost in COSTS)])
+        kind = " of a regression" if numbers else ""
+        raise ConfigError(f"table.show: unknown measure{kind} {name!r}; {hint}")
+    return Measure(name=name, base=base, numbers=numbers)

@@ -54,6 +54,11 @@ class Source:
         )
 
 
+def source_key(data: config.Data) -> str:
+    """Return what a data set is read by: its source, and the range of a regression."""
+    return data.source if data.task is None else f"{data.source} {data.task} {data.output_range}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CellKey:
     """The position of a cell: one value of every axis except seeds."""
@@ -229,7 +234,7 @@ class _Point:
         value = [f"{self.sweep.parameter} {self.value}"] if self.sweep and self.moved else []
         words = [self.dataset.name, self.partition.name, *clients, f"seed {seed}", self.entry.name]
         readable = slug(" ".join([*words, *value]))
-        return CellRun(settings=built, source=sources[built.data.source], slug=readable)
+        return CellRun(settings=built, source=sources[source_key(built.data)], slug=readable)
 
     def _settings(self, seed: int) -> dict[str, Any]:
         """Return the settings of one run; later win: all, data set, partition, sweep, row."""

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedgram.data.sources import load_dataset as load_data
 from fedgram.engines.ray.cluster import Cluster
+from fedgram.experiments import config
 from fedgram.experiments.study import published, writers
-from fedgram.experiments.study.cells import Cell, CellRun, Source, cells, needed
+from fedgram.experiments.study.cells import Cell, CellRun, Source, cells, needed, source_key
 from fedgram.experiments.study.folder import Folder
 from fedgram.experiments.study.published import PublishedNumbers
 from fedgram.experiments.study.ray_pool import RayPool
@@ -87,8 +87,13 @@ def make(
     (1, 1)
     """
     papers = [published.load(name) for name in table.published]
-    names = {choice.settings["data"]["source"] for choice in table.datasets}
-    sources = {name: Source.of(load_data(name)) for name in sorted(names)}
+    shared = table.shared.get("data", {})
+    read = [
+        config.read({"data": {**shared, **choice.settings["data"]}}).data
+        for choice in table.datasets
+    ]
+    known = {source_key(data): data for data in read}
+    sources = {key: Source.of(known[key].load()) for key in sorted(known)}
     every = cells(table, sources)
     with ExitStack() as stack:
         folder = stack.enter_context(Folder(path))

@@ -15,9 +15,9 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.data.dataset import Dataset
-from fedgram.data.sources import load_dataset
 from fedgram.engines.ray.cluster import Cluster, WorkerLost
 from fedgram.errors import FederationError
+from fedgram.experiments import config
 from fedgram.experiments.record import EXCHANGES
 from fedgram.experiments.study.worker import Bench, carry_out
 from fedgram.experiments.study.worker_pool import WorkerAnswer
@@ -92,7 +92,7 @@ class RayPool:
         """Return the reference to the encoded data set of a run."""
         digest = job["data"]
         if digest not in self._data:
-            data = load_dataset(job["config"]["data"]["source"])
+            data = config.read(job["config"]).data.load()
             plain = {f.name: getattr(data, f.name) for f in fields(data)}
             if data.labels.dtype.kind not in "iub":  # messages have arrays of numbers only
                 plain["labels"] = data.labels.tolist()
@@ -141,7 +141,7 @@ class RemoteBench:
                     each["failed"] = each["failed"].replace(str(room), str(job["folder"]))
             return answers, _read(room)
 
-    def _load(self, source: str) -> Dataset:  # noqa: ARG002  # the data were sent
+    def _load(self, source: str, **_: Any) -> Dataset:  # noqa: ARG002  # the data were sent
         plain = codec.decode(self._encoded)
         return Dataset(**{**plain, "labels": np.array(plain["labels"])})
 

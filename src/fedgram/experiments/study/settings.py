@@ -16,7 +16,7 @@ from fedgram.experiments import config
 from fedgram.experiments.measures import COST_AXES, Measure, measure
 from fedgram.experiments.study import axes
 from fedgram.experiments.study.axes import RUN_TABLES, AxisValue, MethodRow, Sweep
-from fedgram.federation.method import create_method, names
+from fedgram.federation.method import create_method, find_method, names
 from fedgram.runtime.settings import propose
 
 _TABLE = (
@@ -72,6 +72,11 @@ class Study:
     keep_models: bool
     shared: Mapping[str, Any]
     every: Mapping[str, Any]
+
+    @property
+    def numbers(self) -> bool:
+        """Whether the runs predict numbers."""
+        return bool(self.shared.get("data", {}).get("task") == REGRESSION)
 
 
 def load(
@@ -132,11 +137,7 @@ def read(settings: Mapping[str, Any]) -> Study:
         key: axes.as_table(settings[key], key) for key in (*RUN_TABLES, "method") if key in settings
     }
     data = shared.get("data", {})
-    if data.get("task") == REGRESSION:
-        raise ConfigError(
-            "data.task = 'regression': studies are of classes; repeat a regression with 'fedgram "
-            "run --seeds N', and compare folders of runs with 'fedgram report'"
-        )
+    numbers = data.get("task") == REGRESSION
     _refuse_what_axes_decide(table, shared)
     show = axes.as_list(table.get("show", "client_mean"), "table.show")
     published = axes.as_list(table.get("published", []), "table.published", empty=True)
@@ -151,7 +152,10 @@ def read(settings: Mapping[str, Any]) -> Study:
         seeds=axes.seeds(table.get("seeds", 3)),
         methods=axes.entries(table.get("methods", list(config.DEFAULT_METHODS))),
         sweeps=axes.sweeps(settings.get("sweep", [])),
-        show=tuple(map(measure, dict.fromkeys(axes.as_text(name, "table.show") for name in show))),
+        show=tuple(
+            measure(name, numbers=numbers)
+            for name in dict.fromkeys(axes.as_text(name, "table.show") for name in show)
+        ),
         curves=axes.words(table.get("curves", []), COST_AXES, "table.curves"),
         published=tuple(axes.as_text(name, "table.published") for name in published),
         keep_models=keep_models,
@@ -196,6 +200,7 @@ def _refuse_what_axes_decide(table: Mapping[str, Any], shared: Mapping[str, Any]
 
 def _check(table: Study) -> None:
     """Raise ConfigError for errors that no single run would notice."""
+    _check_task(table)
     ours = {name for entry in table.methods for name in entry.takes()}
     for key in table.every:
         if key not in ours and key not in _parameters_of_all():
@@ -216,6 +221,28 @@ def _check(table: Study) -> None:
         if shown.over is not None and shown.over not in rows:
             hint = propose(shown.over, rows)
             raise ConfigError(f"table.show: {shown.name!r}: no row is named {shown.over!r}; {hint}")
+
+
+def _check_task(table: Study) -> None:
+    """Raise ConfigError if classes and numbers would stand in one table."""
+    for choice in (*table.datasets, *table.partitions):
+        if "task" in choice.settings["data"]:
+            raise ConfigError(f"{choice.name}: data.task: expected in [data], for the whole study")
+    if not table.numbers:
+        return
+    data = table.shared["data"]
+    for choice in table.datasets:
+        if "output_range" not in {**data, **choice.settings["data"]}:
+            raise ConfigError(
+                f"{choice.name}: data.output_range: expected with data.task = 'regression' in a "
+                "study, got none; write the lowest and highest possible output"
+            )
+    for row in table.methods:
+        if not find_method(row.method).predicts_numbers:
+            raise ConfigError(
+                f"table.methods: {row.name}: expected a method for data.task = 'regression'; there "
+                f"are: {', '.join(n for n in names() if find_method(n).predicts_numbers)}"
+            )
 
 
 def _parameters_of_all() -> set[str]:

@@ -37,10 +37,10 @@ class Bench:
     Parameters
     ----------
     load
-        Returns the data set of a source.
+        Returns the data set of a source; with the task and the range of a regression.
     """
 
-    def __init__(self, load: Callable[[str], Dataset] = load_dataset) -> None:
+    def __init__(self, load: Callable[..., Dataset] = load_dataset) -> None:
         self._load = load
         self._data = lru_cache(maxsize=1)(self._loaded)
         self._federation = lru_cache(maxsize=1)(self._federate)
@@ -55,10 +55,10 @@ class Bench:
         settings.run(name, federation, record=record, on_round=on_round)
 
     def _federate(self, digest: str, plan: config.Data, grid: Grid) -> FederatedDataset:
-        return federate(self._data(plan.source, digest), plan, grid)
+        return federate(self._data(plan.source, plan.task, plan.output_range, digest), plan, grid)
 
-    def _loaded(self, source: str, digest: str) -> Dataset:
-        data = self._load(source)
+    def _loaded(self, source: str, task: str | None, output_range: Any, digest: str) -> Dataset:
+        data = self._load(source, task=task, output_range=output_range)
         if digest_of(data) != digest:
             raise DataError(f"{source}: changed since the study was started; start the study again")
         return data

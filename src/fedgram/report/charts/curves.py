@@ -113,7 +113,9 @@ def curves(
     return _drawn(frame, kept, places, rings, reaching=True, sheet=sheet)
 
 
-def sensitivity(title: str, parameter: str, series: Series, *, logarithmic: bool) -> str:
+def sensitivity(
+    title: str, parameter: str, series: Series, *, logarithmic: bool, y_name: str = ACCURACY
+) -> str:
     """Draw accuracy against a parameter, a curve for each data set, heterogeneity or method.
 
     Parameters
@@ -126,6 +128,8 @@ def sensitivity(title: str, parameter: str, series: Series, *, logarithmic: bool
         For each curve points (value, mean accuracy, standard deviation), accuracies as fractions.
     logarithmic
         Equal ratios of the parameter are equal distances; zero gets a place of its own.
+    y_name
+        Which score it is.
 
     Examples
     --------
@@ -137,6 +141,7 @@ def sensitivity(title: str, parameter: str, series: Series, *, logarithmic: bool
     if logarithmic and any(x < 0 for points in kept.values() for x, _, _ in points):
         raise ConfigError(f"{parameter}: a negative value cannot be shown on a logarithmic axis")
     frame = _frame(title, kept, parameter, compact, logarithmic=logarithmic, sheet=WIDE)
+    frame = replace(frame, y_name=y_name)
     values = sorted({x for points in kept.values() for x, _, _ in points})
     if 1 < len(values) <= 7 and not logarithmic:
         frame = replace(frame, x_ticks=values)  # ticks at the values that were tried
