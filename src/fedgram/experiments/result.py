@@ -244,7 +244,7 @@ class Results(Sequence[Result]):
     >>> results = fg.run(["local", "afl"], digits, seeds=[0, 1])
     >>> results
     Results(4 runs:
-        local, 2 seeds: client mean 92.9 % ± 0.6
+        local, 2 seeds: client mean 92.6 % ± 0.5
         afl, 2 seeds: client mean 94.1 % ± 0.8)
     >>> len(results.of("afl")), results.of("afl").accuracy["client_mean"] > 0.9
     (2, True)
