@@ -21,8 +21,21 @@ from fedgram.experiments.reader import read_runs
 KEPT = ("dataset", "clients", "partition", "method", "value", "measure", "mean")
 ORDER = (  # as the papers have them
     *("apfl-table1", "lambda-ablation", "ridge-sensitivity", "width-sensitivity"),
-    *("activation-sensitivity", "efficiency", "apfl-overheads", "apfl-forms"),
-    *("fedhip-alpha", "fedhip-stress", "fedhip-backbones", "fedhip-disjoint", "fedhip-joiners"),
+    *(
+        "activation-sensitivity",
+        "efficiency",
+        "apfl-overheads",
+        "apfl-overheads-banking77",
+        "apfl-forms",
+    ),
+    *(
+        "fedhip-alpha",
+        "fedhip-stress",
+        "fedhip-stress-cifar100",
+        "fedhip-backbones",
+        "fedhip-disjoint",
+        "fedhip-joiners",
+    ),
     *("fedhip-inversion", "fedhip-tiny-ridge"),
     *("fedacnnl-convex", "fedacnnl-convex-cifar10", "fedacnnl-mlp", "fedacnnl-cnn"),
     *("fedacnnl-gain-convex", "fedacnnl-gain-mlp"),

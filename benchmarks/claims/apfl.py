@@ -21,7 +21,7 @@ from benchmarks.claims.records import (
 )
 from benchmarks.default import CELLS as PLANS
 
-COSTS = "apfl-overheads"
+COSTS, SECOND = "apfl-overheads", "apfl-overheads-banking77"
 EPOCHS = 3
 
 
@@ -57,33 +57,53 @@ def collapse(records: Records, claim: Any, _: Any) -> Finding:
     )
 
 
-def cost(base: str, measure: str) -> Callable[[Records, Any, Any], Finding]:
-    """Return the finding of what APFL saves of a trained method's cost."""
+FORMS = {"apfl": "lifted", "apfl-linear": "linear", "apfl with selection": "with selection"}
+JUDGED = ("lifted", "linear")
+BASES = {"fedavg": "FedAvg", "fedpcl": "FedPCL"}
+
+
+def cost(rounds: int, measure: str) -> Callable[[Records, Any, Any], Finding]:
+    """Return the finding of what APFL saves of the costs of FedAvg and FedPCL."""
 
     def finding(records: Records, claim: Any, stated: Any) -> Finding:
-        rows = {"apfl": "lifted", "apfl-linear": "linear", "apfl with selection": "with selection"}
-        theirs = records.value(COSTS, base, measure)
-        found = {
-            text: saved(records.value(COSTS, row, measure), theirs) for row, text in rows.items()
-        }
-        said = ", ".join(f"{text} {number:.1f} %" for text, number in found.items())
-        verdict = judged([found["lifted"], found["linear"]], claim["least"])
+        studies = [study for study in (COSTS, SECOND) if study in records.studies]
+        said, numbers = [], []
+        for study in studies:
+            for base, name in BASES.items():
+                if f"{base} {rounds}" not in records.methods(study):
+                    continue
+                found = savings(records, study, f"{base} {rounds}", measure)
+                numbers += [found[form] for form in JUDGED]
+                words = ", ".join(f"{form} {number:.1f} %" for form, number in found.items())
+                said.append(f"of {name} on {records.values(study, 'dataset')[0]}: {words}")
+        # Of 20 rounds the paper says "at least", of 200 "up to".
+        verdict = judged(numbers if rounds == 20 else [max(numbers)], claim["least"])
         if measure == "flops":
-            with_passes = passes(records, base, stated)
+            with_passes = passes(records, f"fedavg {rounds}", stated)
             names = ", ".join(f"{number:.1f} % ({name})" for name, number in with_passes.items())
-            said += f"; with backbone passes {names}"
-            if verdict == CONTRADICTED and min(with_passes.values()) >= claim["least"]:
-                verdict = f"{CONTRADICTED}; {REPRODUCED} with backbone passes"
-        if base == "fedavg 20":
-            pilots = records.value(COSTS, "fedavg 20 with pilots", measure) / theirs
-            said += f". Pilots for the rate make FedAvg's 20 rounds cost {pilots:.1f} times as much"
+            said.append(f"of FedAvg with backbone passes {names}")
+            if verdict != REPRODUCED and min(with_passes.values()) >= claim["least"]:
+                verdict += f"; {REPRODUCED} with backbone passes"
+        if rounds == 20:
+            both = [
+                records.value(COSTS, f"fedavg 20{more}", measure) for more in ("", " with pilots")
+            ]
+            said.append(
+                f"pilots for the rate make FedAvg's 20 rounds cost {both[1] / both[0]:.1f} times as much"
+            )
         return Finding(
-            measured=said,
+            measured="; ".join(said),
             verdict=verdict,
-            command=records.command(COSTS),
+            command=", ".join(map(records.command, studies)),
         )
 
     return finding
+
+
+def savings(records: Records, study: str, base: str, measure: str) -> dict[str, float]:
+    """Return by form how many per cent less it costs than a trained method."""
+    theirs = records.value(study, base, measure)
+    return {form: saved(records.value(study, row, measure), theirs) for row, form in FORMS.items()}
 
 
 def passes(records: Records, base: str, stated: Any) -> dict[str, float]:
