@@ -2,7 +2,7 @@
 
 python -m benchmarks kernel|limit|clients|wide|bytes|papers|gradients|ray|flower [--json] [--quick]
 python -m benchmarks check          small forms of those that take seconds; fails on a regression
-python -m benchmarks pages          write the pages of stored results, docs/speed.md and scale.md
+python -m benchmarks pages          write docs/speed.md, scale.md and the tables of lab pages
 
 Every figure is a ratio within one run, of processor times that were taken in turns, or a count.
 --json stores the result under benchmarks/results. Further measurements are modules of their own,
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
 from benchmarks import measure
 
@@ -25,6 +26,7 @@ def main() -> None:
     name, *arguments = sys.argv[1:] or [""]
     if name == "pages":
         importlib.import_module("benchmarks.speed_page").main(arguments)
+        importlib.import_module("benchmarks.lab_pages").write(*map(Path, arguments))
         return
     if name != "check" and name not in NAMES:
         expected = ", ".join((*NAMES, "check", "pages"))

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import lab
 from fedgram import (
     FederatedDataset,
     InProcess,
@@ -52,6 +53,7 @@ FEATURES = "cifar100_efficientnet_lite0.npz"
 IMAGES = "mnist_images.npz"
 PILOT = 5  # rounds after which a rate is judged
 SCORED = 5  # rounds between two scores
+SHOWN = 25  # rounds between two rows
 
 
 def main() -> None:
@@ -68,16 +70,16 @@ def main() -> None:
     parser.add_argument("--ridges", type=float, nargs="*", default=[100.0])
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
+    lab.add_store(parser)
     arguments = parser.parse_args()
     parts = {"mnist": mnist, "blocks": blocks}
-    for line in parts[arguments.part](arguments):
-        print(line, flush=True)
+    lab.report(parts[arguments.part](arguments), arguments.store)
 
 
 # A network, solved and trained
 
 
-def mnist(arguments: argparse.Namespace) -> Iterator[str]:
+def mnist(arguments: argparse.Namespace) -> Iterator[lab.Row]:
     data = some(load_dataset(IMAGES), arguments.images)
     plan = PartitionPlan(
         clients=20,
@@ -87,20 +89,15 @@ def mnist(arguments: argparse.Namespace) -> Iterator[str]:
         reserve_valid=True,
     )
     everybody = federate(data, plan)
-    held = [len(np.unique(site.train.labels.codes)) for site in everybody.members]
-    yield (
-        f"MNIST, {sum(len(s.train) for s in everybody.members)} training images, 20 clients of "
-        f"{min(held)} to {max(held)} labels, {len(everybody.test)} test images; {arguments.layers}"
-    )
     layers = {"layers": arguments.layers}
     for filters in ("none", "random"):
-        yield solved("fedacnnl", everybody, {**layers, "filters": filters})[0]
-    line, goal, work = solved("fedacnnl", everybody, layers)
-    yield line
-    yield solved("pfedacnnl", everybody, {**layers, "strength": "auto"})[0]
+        yield solved("fedacnnl", everybody, {**layers, "filters": filters})
+    best = solved("fedacnnl", everybody, layers)
+    yield best
+    yield solved("pfedacnnl", everybody, {**layers, "strength": "auto"})
     for name in arguments.against:
         yield from trained(
-            name, everybody, layers, arguments.rounds, goal, work, arguments.patience
+            name, everybody, layers, arguments.rounds, best, arguments.patience * best["seconds"]
         )
 
 
@@ -111,20 +108,20 @@ def some(data: Dataset, images: int) -> Dataset:
     return replace(data, x=data.x[kept], y=data.y[kept], split=data.split[kept])
 
 
-def solved(
-    name: str, everybody: FederatedDataset, settings: dict[str, Any]
-) -> tuple[str, float, float]:
-    """Return a line, the accuracy on all test samples and the processor's seconds."""
+def solved(name: str, everybody: FederatedDataset, settings: dict[str, Any]) -> lab.Row:
+    """Return accuracies in % and the processor's seconds."""
     method, engine = create_method(name, settings), InProcess(everybody.members)
     clock = Clock()
     with clock:
         *_, shared = method.fit(engine)
-    own = own_accuracy(method, engine, shared)
-    label = f"{name} {settings.get('filters', '')}".strip()
-    if not isinstance(shared, SolvedNetwork):  # everybody has a model of its own
-        return f"  {label}: {clock}, {own:.2f} % client mean", 0.0, clock.work
-    whole = 100 * right(shared, everybody.test)
-    return f"  {label}: {clock}, {whole:.2f} % of all, {own:.2f} % client mean", whole, clock.work
+    return {
+        "method": name,
+        "filters": settings.get("filters", ""),
+        "seconds": clock.work,
+        # otherwise everybody has a model of its own
+        "test": 100 * right(shared, everybody.test) if isinstance(shared, SolvedNetwork) else None,
+        "client_mean": own_accuracy(method, engine, shared),
+    }
 
 
 def trained(
@@ -132,10 +129,9 @@ def trained(
     everybody: FederatedDataset,
     settings: dict[str, Any],
     rounds: int,
-    goal: float,
-    ours: float,
-    patience: float,
-) -> Iterator[str]:
+    best: lab.Row,
+    most_seconds: float,
+) -> Iterator[lab.Row]:
     """Train until the goal is reached, timing rounds but not what is measured between them."""
     method = create_method(
         name, {"epochs": 1, "batch": 32, "pilot": PILOT, **settings, "rounds": 1}
@@ -144,7 +140,7 @@ def trained(
     search, clock, whole = Clock(), Clock(), 0.0
     with search:
         rate = next(iter(method.fit(InProcess(everybody.members)))).rate
-    yield f"  {name}: rate {rate:g}, found in {search}"
+    about = {"method": name, "rate": rate, "search_seconds": search.work}
     method, engine = replace(method, rate=rate, rounds=rounds), InProcess(everybody.members)
     training = method.fit(engine)
     for number in range(1, rounds + 1):
@@ -152,30 +148,31 @@ def trained(
             model = next(training)
         if number % SCORED == 0 or number == rounds:
             whole = 100 * right(model.network, everybody.test)
-            yield f"    round {number}: {clock}, {whole:.2f} %"
-        if whole >= goal or clock.work > patience * ours:
+        if whole >= best["test"] or clock.work > most_seconds:
             break
-    own = own_accuracy(method, engine, model)
-    yield (f"  {name}: {clock} for {number} rounds, {whole:.2f} % of all, {own:.2f} % client mean")
-    less, until = 100 * (1 - ours / clock.work), "reaches" if whole >= goal else "has not reached"
-    yield f"  fedacnnl takes {less:.1f} % less work than {name}, which {until} {goal:.2f} %"
+        if number % SHOWN == 0 and number < rounds:
+            yield {**about, "rounds": number, "seconds": clock.work, "test": whole}
+    yield {
+        **about,
+        "rounds": number,
+        "seconds": clock.work,
+        "test": whole,
+        "client_mean": own_accuracy(method, engine, model),
+        "times_the_work": clock.work / best["seconds"],
+    }
 
 
 class Clock:
-    """Seconds on the wall, and of all this process's threads: the latter tell in a crowd too."""
+    """Seconds of all threads of this process."""
 
     def __init__(self) -> None:
-        self.wall = self.work = 0.0
+        self.work = 0.0
 
     def __enter__(self) -> None:
-        self._start = time.perf_counter(), time.process_time()
+        self._start = time.process_time()
 
     def __exit__(self, *_: object) -> None:
-        self.wall += time.perf_counter() - self._start[0]
-        self.work += time.process_time() - self._start[1]
-
-    def __str__(self) -> str:
-        return f"{self.wall:.1f} s ({self.work:.1f} s of processors)"
+        self.work += time.process_time() - self._start
 
 
 def own_accuracy(method: Method, engine: InProcess, shared: Any) -> float:
@@ -196,7 +193,7 @@ def right(model: Predictor, samples: Samples) -> float:
 # Blocks on frozen features
 
 
-def blocks(arguments: argparse.Namespace) -> Iterator[str]:
+def blocks(arguments: argparse.Namespace) -> Iterator[lab.Row]:
     data = with_valid(load_dataset(FEATURES))
     everybody = federate(data, PartitionPlan(clients=10, reserve_valid=True))
     best, curves = choose(everybody, arguments)
@@ -204,8 +201,8 @@ def blocks(arguments: argparse.Namespace) -> Iterator[str]:
     afl = next(AFL().fit(InProcess(everybody.members, workers=2)))
     wide = next(AFL(lift=Lift(width=4096)).fit(InProcess(everybody.members, workers=2)))
     for name, model in (("afl", afl), ("afl, lift 4096", wide), ("deepafl", best)):
-        yield f"  {name}: test accuracy {100 * right(model, everybody.test):.2f} %"
-    yield "100 clients, Dirichlet 0.1; the blocks are the same, since no partition changes them"
+        yield {"method": name, "test": 100 * right(model, everybody.test)}
+    # 100 clients; the blocks are the same, since no partition changes them
     found: dict[str, list[float]] = {"apfl-linear": [], "deepafl-apfl": []}
     for seed in range(arguments.seeds):
         plain = federate(
@@ -217,9 +214,14 @@ def blocks(arguments: argparse.Namespace) -> Iterator[str]:
         ):
             _, test = max(tuned(federation))
             found[name].append(100 * test)
-            yield f"  seed {seed}, {name}: test accuracy {found[name][-1]:.2f} % client mean"
     for name, values in found.items():
-        yield f"  {name}: {np.mean(values):.2f} +- {np.std(values):.2f} over {len(values)} seeds"
+        if values:
+            yield {
+                "method": name,
+                "seeds": len(values),
+                "client_mean": float(np.mean(values)),
+                "deviation": float(np.std(values)),
+            }
 
 
 def with_valid(data: Dataset) -> Dataset:
@@ -232,10 +234,10 @@ def with_valid(data: Dataset) -> Dataset:
 
 def choose(
     everybody: FederatedDataset, arguments: argparse.Namespace
-) -> tuple[StackedModel, list[str]]:
+) -> tuple[StackedModel, list[lab.Row]]:
     """Return the deep model that is best on validation samples, of all ridges and depths."""
     valid = concatenate([site.valid for site in everybody.members]).with_cache()
-    best, most, lines = None, 0.0, []
+    best, most, found = None, 0.0, []
     for ridge, block_ridge in itertools.product(arguments.ridges, arguments.block_ridges):
         method = DeepAFL(ridge=ridge, block_ridge=block_ridge, blocks=arguments.blocks)
         shares, clock = [], Clock()
@@ -244,10 +246,10 @@ def choose(
                 shares.append(100 * right(model, valid))
                 if shares[-1] > most:
                     best, most = model, shares[-1]
-        curve = " ".join(f"{share:.2f}" for share in shares)
-        lines.append(f"  ridge {ridge:g}, block_ridge {block_ridge:g}: valid {curve}; {clock}")
+        about = {"method": "deepafl", "ridge": ridge, "block_ridge": block_ridge}
+        found.append({**about, "valid": [round(s, 2) for s in shares], "seconds": clock.work})
     assert best is not None
-    return best, lines
+    return best, found
 
 
 def tuned(federation: FederatedDataset) -> Iterator[tuple[float, float]]:

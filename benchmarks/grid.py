@@ -8,9 +8,11 @@ The default clips were chosen on validation parts of the training samples of thr
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 import numpy as np
 
+from benchmarks import lab
 from fedgram import (
     Dataset,
     FedgramError,
@@ -39,17 +41,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ridge", type=float, default=30.0)
     parser.add_argument("--lift", type=int, default=0, help="width of a ReLU lift; 0 for none")
-    arguments = parser.parse_args()
-    print("test accuracy in % by grid.bits:", *BITS)
+    lab.add_store(parser)
+    given = parser.parse_args()
+    lab.report(rows(given.ridge, given.lift), given.store)
+
+
+def rows(ridge: float, width: int) -> Iterator[lab.Row]:
+    lift = Lift(width=width)
     for source in SOURCES:
         try:
             data = load_dataset(source)
         except FedgramError as error:
             print(f"{source}: skipped, {error}")
             continue
-        lift = Lift(width=arguments.lift)
-        accuracies = [accuracy(data, Grid(bits=bits), lift, arguments.ridge) for bits in BITS]
-        print(f"{source:34}", *(f"{100 * value:6.2f}" for value in accuracies), flush=True)
+        found = {bits: 100 * accuracy(data, Grid(bits=bits), lift, ridge) for bits in BITS}
+        shown = {"float64" if bits == "off" else f"{bits} bits": found[bits] for bits in BITS}
+        yield {"data": data.name, **shown}
 
 
 def accuracy(data: Dataset, grid: Grid, lift: Lift, ridge: float) -> float:

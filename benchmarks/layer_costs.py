@@ -1,7 +1,7 @@
 """What a network costs that is solved layer by layer, beside one that is trained.
 
 python -m benchmarks.layer_costs measure docs/results/layer-costs.json
-python -m benchmarks.layer_costs render docs/results/layer-costs.json docs/deep.md
+python -m benchmarks.layer_costs render docs/results/layer-costs.json docs/benchmarks/deep.md
 
 On the embedded digits, with one hidden layer, which needs no torch. Operations and bytes are those
 of the record, and do not depend on the machine. Seconds are CPU seconds of one process, the median

@@ -25,6 +25,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from benchmarks import lab
 from fedgram import InProcess, PartitionPlan, create_method, federate, load_dataset, run
 from fedgram.core.samples import Samples
 from fedgram.data.dataset import TEST, TRAIN, VALID, Dataset
@@ -66,17 +67,16 @@ def main() -> None:
     parser.add_argument("--partition", choices=("classes", "dirichlet"), default="classes")
     parser.add_argument("--methods", nargs="*", choices=PERSONAL, default=PERSONAL)
     parser.add_argument("--seeds", type=int, default=3)
+    lab.add_store(parser)
     arguments = parser.parse_args()
     parts = {"filters": filters, "personal": personal}
-    for line in parts[arguments.part](arguments):
-        print(line, flush=True)
+    lab.report(parts[arguments.part](arguments), arguments.store)
 
 
-def filters(arguments: argparse.Namespace) -> Iterator[str]:
+def filters(arguments: argparse.Namespace) -> Iterator[lab.Row]:
     data = some(load_dataset(arguments.data), arguments.images, valid=0.1)
     plan = PartitionPlan(clients=1, partition="iid", reserve_valid=True)
     (site,) = federate(data, plan).members
-    yield f"{data.name}: {len(site.train)} training, {len(site.test)} test images"
     choices = arguments.layers, arguments.filters, arguments.scaling, arguments.cells
     for layers, kind, scaling, cells in itertools.product(*choices):
         settings = {"layers": layers, "filters": kind, "scaling": scaling, "cells": cells}
@@ -84,10 +84,19 @@ def filters(arguments: argparse.Namespace) -> Iterator[str]:
         method = create_method("fedacnnl", {**settings, "lift": {"width": arguments.lift}})
         valid, test, ridge = best(method, InProcess([site]), site.valid, site.test)
         seconds = time.process_time() - start
-        yield (
-            f"  {layers:12} {kind:10} {scaling:8} {cells} test {100 * test:.2f} % (validation "
-            f"{100 * valid:.2f}, ridge {ridge:g}; {seconds:.0f} s of CPU with all ridges and tests)"
-        )
+        yield {
+            "training": len(site.train),
+            "tested": len(site.test),
+            "lift": arguments.lift,
+            "layers": layers,
+            "filters": kind,
+            "scaling": scaling,
+            "cells": cells,
+            "validation": 100 * valid,
+            "test": 100 * test,
+            "ridge": ridge,
+            "seconds": seconds,
+        }
 
 
 def best(
@@ -96,7 +105,7 @@ def best(
     """Return accuracies with the ridge that is best on validation images, and that ridge."""
     stack, origins = method.solved(engine, engine.sum(method.census))
     total = engine.sum(method.head_statistics, stack)
-    seen = replace(valid.features, memo={})
+    seen = valid.with_cache().features
     found: list[tuple[float, float, SolvedNetwork]] = []
     for ridge in RIDGES:
         model = method.headed(stack, total, origins, ridge)
@@ -107,10 +116,10 @@ def best(
     return accuracy, float(right.mean()), ridge
 
 
-def personal(arguments: argparse.Namespace) -> Iterator[str]:
+def personal(arguments: argparse.Namespace) -> Iterator[lab.Row]:
     data = some(load_dataset(arguments.data), arguments.images)
     found: dict[str, list[float]] = {name: [] for name in arguments.methods}
-    yield f"{data.name}: client-mean accuracy in %, CPU seconds with tests, chosen strength"
+    seconds: dict[str, list[float]] = {name: [] for name in arguments.methods}
     shared = {
         "layers": arguments.layers[0],
         "scaling": arguments.scaling[0],
@@ -127,13 +136,17 @@ def personal(arguments: argparse.Namespace) -> Iterator[str]:
             start = time.process_time()
             method = create_method(name, {**network, **settings})
             result = run(method, everybody, metrics=Metrics(global_test=False))
-            seconds = time.process_time() - start
+            seconds[label].append(time.process_time() - start)
             found[label].append(100 * result.scores.tally.client_mean)
-            strength = getattr(result.shared, "strength", float("nan"))
-            yield f"  seed {seed}: {label:38} {found[label][-1]:6.2f} {seconds:5.0f} {strength:7g}"
-    yield "mean and deviation over seeds"
     for label, values in found.items():
-        yield f"  {label:38} {np.mean(values):6.2f} +- {np.std(values):.2f}"
+        yield {
+            "method": label,
+            "partition": arguments.partition,
+            "seeds": arguments.seeds,
+            "mean": float(np.mean(values)),
+            "deviation": float(np.std(values)),
+            "seconds": float(np.mean(seconds[label])),
+        }
 
 
 def some(data: Dataset, images: int, valid: float = 0.0) -> Dataset:

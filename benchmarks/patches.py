@@ -16,7 +16,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.core import timed
+from benchmarks import lab
+from benchmarks.measure import cpu_seconds
 from fedgram.core.exact import Accumulator, block_matmul
 from fedgram.core.samples import Space
 from fedgram.layerwise.patches import PatchSums, batch_size, patches, positions
@@ -30,23 +31,20 @@ CASES = (  # what the layers of a network on 28 x 28 or 32 x 32 images see
     (Conv(channels=64, kernel=3, padding=1), MapShape(height=14, width=14, channels=32)),
     (Conv(channels=64, kernel=5, padding=2), MapShape(height=14, width=14, channels=32)),
 )
-GOAL, FROM_WIDTH = 0.6, 75
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
-    for line in lines(quick=parser.parse_args().quick):
-        print(line, flush=True)
+    lab.add_store(parser)
+    given = parser.parse_args()
+    lab.report(rows(quick=given.quick), given.store)
 
 
-def lines(*, quick: bool) -> Iterator[str]:
-    yield "Gram of patches, speed as a share of float32 GEMM of 2048 (median of alternations)"
+def rows(*, quick: bool) -> Iterator[lab.Row]:
     for layer, maps in CASES[:1] if quick else CASES:
-        yield "  " + speed_line(layer, maps, repeats=2 if quick else 9, side=256 if quick else 2048)
-    yield "peak memory of all sums of a layer at 8 times the images as a share of that at 1 time"
-    for layer, maps in CASES[:1] if quick else CASES:
-        yield "  " + memory_line(layer, maps, 40 if quick else 400)
+        speed = speed_row(layer, maps, repeats=2 if quick else 9, side=256 if quick else 2048)
+        yield {**speed, **memory_row(layer, maps, 40 if quick else 400)}
 
 
 def images(maps: MapShape, count: int) -> np.ndarray:
@@ -55,7 +53,7 @@ def images(maps: MapShape, count: int) -> np.ndarray:
     return np.clip(np.rint(rng.normal(0, 21, (count, maps.size))), 0, BOUND).astype(np.int8)
 
 
-def speed_line(layer: Conv, maps: MapShape, *, repeats: int, side: int) -> str:
+def speed_row(layer: Conv, maps: MapShape, *, repeats: int, side: int) -> lab.Row:
     count, width = batch_size(layer, maps), layer.fan_in(maps) + 1
     values = images(maps, count)
     block = patches(values, layer, maps, CONSTANT, np.int8)
@@ -63,19 +61,22 @@ def speed_line(layer: Conv, maps: MapShape, *, repeats: int, side: int) -> str:
     square = np.ones((side, side), np.float32)
     shares, copies = [], []
     for _ in range(repeats):
-        gemm = 2 * side**3 / timed(lambda: block_matmul(square, square))
-        gram = timed(lambda: total.add_rows(block))
+        gemm = 2 * side**3 / cpu_seconds(lambda: block_matmul(square, square))
+        gram = cpu_seconds(lambda: total.add_rows(block))
         shares.append(2 * block.size * width / gram / gemm)
-        copies.append(timed(lambda: patches(values, layer, maps, CONSTANT, np.int8)) / gram)
+        copies.append(cpu_seconds(lambda: patches(values, layer, maps, CONSTANT, np.int8)) / gram)
     share = np.median(shares)
-    goal = f"  (goal >= {GOAL})" if width > FROM_WIDTH else ""
-    return (
-        f"{layer} on {maps}, c k^2 = {width - 1}: {share:.2f} [{share / 2:.2f}]{goal}; "
-        f"im2col takes {np.median(copies):.2f} of the Gram's time"
-    )
+    return {
+        "layer": str(layer),
+        "maps": str(maps),
+        "inputs": width - 1,
+        "speed": float(share),
+        "done": float(share / 2),
+        "writing": float(np.median(copies)),
+    }
 
 
-def memory_line(layer: Conv, maps: MapShape, count: int) -> str:
+def memory_row(layer: Conv, maps: MapShape, count: int) -> lab.Row:
     values = images(maps, count)
     codes = np.arange(count) % CLASSES
     table = np.ones((CLASSES, positions(layer, maps), layer.channels), np.int8)
@@ -91,7 +92,7 @@ def memory_line(layer: Conv, maps: MapShape, count: int) -> str:
         return top
 
     short, long = peak(1), peak(8)
-    return f"{layer} on {maps}: {long / short:.3f}, {short / 1e6:.0f} MB in all  (goal: 1)"
+    return {"memory": long / short, "megabytes": short / 1e6}
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """Secure sums: bytes and seconds of a client and the server, beside an open sum of the same.
 
-Every client signs with a key of its own, as sites do. Seconds are those of the processor, so that
-other programs on the machine change them little.
+Clients sign with keys of their own, as sites do, or not, as in one process. Seconds are those of
+the processor, so that other programs change them little; of three turns the median.
 
-python -m benchmarks.secure [--quick]
+python -m benchmarks.secure [--quick] [--store secure-sums]
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives import serialization
 
+from benchmarks import lab
 from fedgram.core import codec
 from fedgram.core.samples import Space
 from fedgram.core.statistics import Statistics
@@ -32,26 +34,34 @@ CLASSES = tuple(str(c) for c in range(10))
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
-    for line in lines(quick=parser.parse_args().quick):
-        print(line, flush=True)
+    lab.add_store(parser)
+    given = parser.parse_args()
+    lab.report(rows(quick=given.quick), given.store)
 
 
-def lines(*, quick: bool) -> Iterator[str]:
-    yield mask_line(2**18 if quick else 2**23)
-    yield "clients dropped features | per client: open MB  up MB  down MB  s | server s"
+def rows(*, quick: bool) -> Iterator[lab.Row]:
+    yield mask_row(2**18 if quick else 2**23)
     for clients, dropped, width in (
         ((10, 2, 256), (50, 10, 64)) if quick else ((10, 2, 1024), (50, 10, 1024), (10, 2, 4096))
     ):
-        yield sum_line(clients, dropped, width)
+        turns: dict[bool, list[lab.Row]] = {False: [], True: []}
+        for _ in range(1 if quick else 3):
+            for signed, found in turns.items():
+                found.append(sum_row(clients, dropped, width, signed=signed))
+        for found in turns.values():
+            seconds = {
+                name: statistics.median(turn[name] for turn in found)
+                for name in ("client_seconds", "server_seconds")
+            }
+            yield {**found[0], **seconds}
 
 
-def mask_line(words: int) -> str:
+def mask_row(words: int) -> lab.Row:
     """Compare the expansion of a mask with copying as many bytes."""
     vector, other = np.zeros(words, np.uint64), np.ones(words, np.uint64)
     mask = min(timed(lambda: masks.add_mask(vector, bytes(32))) for _ in range(5))
     copy = min(timed(lambda: np.copyto(vector, other)) for _ in range(5))
-    rate = 8 * words / mask / 1e9
-    return f"mask of {8 * words / 1e6:.0f} MB: {rate:.2f} GB/s, {mask / copy:.1f} times a copy"
+    return {"mask_megabytes": 8 * words / 1e6, "times_a_copy": mask / copy}
 
 
 @dataclass
@@ -72,10 +82,11 @@ class Meter:
         return message
 
 
-def sum_line(clients: int, dropped: int, width: int) -> str:
-    value = statistics(width)
+def sum_row(clients: int, dropped: int, width: int, *, signed: bool) -> lab.Row:
+    value = of_width(width)
     meter, server = Meter(), Server()
-    known = signers([f"c{number:03d}" for number in range(clients)])
+    names = [f"c{number:03d}" for number in range(clients)]
+    known = signers(names) if signed else dict.fromkeys(names)
     parties = [Party(name, server.call, signer=signer) for name, signer in known.items()]
     at_server = 0.0
     roster = server.roster([meter.answer(party, "keys") for party in parties])
@@ -85,7 +96,9 @@ def sum_line(clients: int, dropped: int, width: int) -> str:
         masked = meter.answer(party, "masked", value, parcels[party.name])
         at_server += timed(lambda masked=masked: server.add(masked))
     survivors = server.survivors()
-    survivors = server.survivors([meter.answer(party, "confirm", survivors) for party in stayed])
+    if signed:
+        confirmed = [meter.answer(party, "confirm", survivors) for party in stayed]
+        survivors = server.survivors(confirmed)
     reveals = [meter.answer(party, "reveal", survivors) for party in stayed]
     start = time.process_time()
     total = server.total(reveals)
@@ -94,11 +107,18 @@ def sum_line(clients: int, dropped: int, width: int) -> str:
         raise SystemExit("the secure sum is wrong")
     took = np.mean([meter.seconds[party.name] for party in stayed])
     sizes = [codec.size(value), meter.up / len(stayed), meter.down / len(stayed)]
-    opened, up, down = (f"{size / 1e6:.3f}" for size in sizes)
-    return (
-        f"{clients:7d} {dropped:7d} {width:8d} | {opened:>18} {up:>7} {down:>8} {took:.3f} "
-        f"| {at_server:.3f}"
-    )
+    opened, up, down = (size / 1e6 for size in sizes)
+    return {
+        "signed": "yes" if signed else "no",
+        "clients": clients,
+        "dropped": dropped,
+        "features": width,
+        "open": opened,
+        "up": up,
+        "down": down,
+        "client_seconds": float(took),
+        "server_seconds": at_server,
+    }
 
 
 def signers(names: list[str]) -> dict[str, KeySigner]:
@@ -110,7 +130,7 @@ def signers(names: list[str]) -> dict[str, KeySigner]:
     return {name: KeySigner(name, lambda name=name: private[name], public) for name in names}
 
 
-def statistics(width: int) -> Statistics:
+def of_width(width: int) -> Statistics:
     rng = np.random.default_rng(0)
     return Statistics(
         count=100,

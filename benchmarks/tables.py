@@ -1,6 +1,6 @@
 """What the scale of a table's columns and rows is worth: test accuracy of one ridge regression.
 
-python -m benchmarks.tables [--repeats 10] [--lift 512]
+python -m benchmarks.tables [--repeats 10] [--store tables]
 
 Needs scikit-learn for its data. The ridge is chosen by cross-validation on the training rows, which
 also settle the schema. The default anchor was chosen by the squared error of that
@@ -17,9 +17,10 @@ import numpy as np
 from sklearn import datasets
 from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
+from benchmarks import lab
 from fedgram import Features, Grid, Labels, Lift, Statistics
 from fedgram.data.tabular.draft import draft
-from fedgram.data.tabular.moments import measured, settled
+from fedgram.data.tabular.moments import measured, with_moments
 from fedgram.data.tabular.reader import Table
 from fedgram.data.tabular.schema import Schema
 from fedgram.features.tabular import rows
@@ -31,31 +32,39 @@ WAYS = ("raw, RMS", "range", "anchor 0", "anchor 1", "anchor 1000")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--lift", type=int, default=0, help="width of a ReLU lift; 0 for none")
-    arguments = parser.parse_args()
-    print(f"{'test accuracy in % [error in cross-validation]':40}")
-    print(f"{'':28}", *(f"{way:>14}" for way in WAYS))
-    for name, x, y in sources():
-        shares = StratifiedShuffleSplit(arguments.repeats, test_size=0.25, random_state=0)
+    lab.add_store(parser)
+    given = parser.parse_args()
+    lab.report(measured_rows(given.repeats), given.store)
+
+
+def measured_rows(repeats: int) -> Iterator[lab.Row]:
+    for name, x, y, width in sources():
+        shares = StratifiedShuffleSplit(repeats, test_size=0.25, random_state=0)
         tried = [
-            [accuracy(x, y, train, test, way, Lift(width=arguments.lift)) for way in WAYS]
+            [accuracy(x, y, train, test, way, Lift(width=width)) for way in WAYS]
             for train, test in shares.split(x, y)
         ]
         means = np.mean(tried, axis=0)
-        print(f"{name:28}", *(f"{100 * a:6.1f} [{e:.3f}]" for a, e in means), flush=True)
+        yield {
+            "data": name,
+            **{way: 100 * float(right) for way, (right, _) in zip(WAYS, means, strict=True)},
+            **{f"{way}, error": float(e) for way, (_, e) in zip(WAYS, means, strict=True)},
+        }
 
 
-def sources() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def sources() -> Iterator[tuple[str, np.ndarray, np.ndarray, int]]:
+    """Yield names, rows and classes of tables, and the width of a lift of them."""
     diabetes = datasets.load_diabetes(scaled=False)
     thirds = np.digitize(diabetes.target, np.quantile(diabetes.target, [1 / 3, 2 / 3]))
     cancer, wine = datasets.load_breast_cancer(), datasets.load_wine()
     iris = datasets.load_iris()
-    yield "breast cancer, 30 columns", cancer.data, cancer.target
-    yield "wine, 13 columns", wine.data, wine.target
-    yield "diabetes in thirds, 10", diabetes.data, thirds
-    yield "iris, 4 columns", iris.data, iris.target
-    yield "breast cancer, 1 column", cancer.data[:, :1], cancer.target
-    yield "wine, 2 columns", wine.data[:, [0, 9]], wine.target
+    yield "breast cancer, 30 columns", cancer.data, cancer.target, 0
+    yield "wine, 13 columns", wine.data, wine.target, 0
+    yield "diabetes in thirds, 10 columns", diabetes.data, thirds, 0
+    yield "iris, 4 columns", iris.data, iris.target, 0
+    yield "iris, lifted to 512", iris.data, iris.target, 512
+    yield "breast cancer, 1 column", cancer.data[:, :1], cancer.target, 0
+    yield "wine, 2 columns", wine.data[:, [0, 9]], wine.target, 0
 
 
 def accuracy(
@@ -94,7 +103,7 @@ def schema(x: np.ndarray, y: np.ndarray, train: np.ndarray, way: str) -> Schema:
     made, _ = draft([table(x, y)], label="label")
     if way == "range":
         return made
-    made = settled(made, measured(made, [table(x[train], y[train])]))
+    made = with_moments(made, measured(made, [table(x[train], y[train])]))
     return replace(made, anchor=float(way.removeprefix("anchor ")))
 
 

@@ -46,6 +46,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
+html_show_search_summary = False  # they need a server; pages may be opened as files
 html_theme_options = {"navigation_with_keys": True}
 html_math_renderer = "mathml"
 

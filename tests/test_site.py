@@ -215,7 +215,7 @@ ANSWERS = {
     "How do I use my own data?": "tutorial.html#images-in-folders",
     "Which method?": "choosing.html",
     "What leaves my site?": "faq.html#what-leaves-my-site",
-    "How do I delete a patient?": "faq.html#how-do-i-delete-a-patient-or-a-site",
+    "How do I delete a patient?": "forgetting.html",
     "How do I cite?": "cite.html",
 }
 

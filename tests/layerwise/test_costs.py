@@ -60,7 +60,7 @@ def test_operations_and_numbers_are_those_of_the_formulas(layers, filters, monke
 
 
 def test_the_table_in_the_page_is_made_of_the_stored_measurement(tmp_path):
-    page = ROOT / "docs" / "deep.md"
+    page = ROOT / "docs" / "benchmarks" / "deep.md"
     copy = tmp_path / "deep.md"
     copy.write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
     command = [sys.executable, "-m", "benchmarks.layer_costs", "render"]
