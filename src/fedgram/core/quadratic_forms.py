@@ -50,7 +50,17 @@ class QuadraticForms:
 
     @classmethod
     def of(cls, factor: Factor, center: float, vectors: Floats) -> QuadraticForms:
-        """Return the forms of the columns of `vectors`, before the first step."""
+        """Return the forms of the columns of `vectors`, before the first step.
+
+        Parameters
+        ----------
+        factor
+            Of the matrix whose inverse is in the forms.
+        center
+            The ridge that this matrix contains.
+        vectors
+            One column for each form.
+        """
         sizes = np.einsum("ij,ij->j", vectors, vectors)
         return cls(
             narrow=factor.lower.astype(np.float32),
