@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedgram.estimator.regressor import FederatedRegressor as FederatedRegressor
     from fedgram.experiments.result import Result as Result
     from fedgram.experiments.result import Results as Results
+    from fedgram.experiments.runner import ScoringSchedule as ScoringSchedule
     from fedgram.experiments.runner import run as run
     from fedgram.features.grid import Grid as Grid
     from fedgram.features.lift import Lift as Lift
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from fedgram.federation.method import create_method as create_method
     from fedgram.federation.method import find_method as find_method
     from fedgram.federation.protocol import Federation as Federation
+    from fedgram.federation.scoring import Metrics as Metrics
     from fedgram.federation.step import step as step
     from fedgram.models.linear import Linear as Linear
     from fedgram.models.linear import Predictor as Predictor
@@ -66,12 +68,14 @@ _HOME = {
     "Lift": "fedgram.features.lift",
     "Linear": "fedgram.models.linear",
     "Method": "fedgram.federation.method",
+    "Metrics": "fedgram.federation.scoring",
     "Model": "fedgram.models.model",
     "PartitionPlan": "fedgram.data.plan",
     "Predictor": "fedgram.models.linear",
     "Result": "fedgram.experiments.result",
     "Results": "fedgram.experiments.result",
     "Samples": "fedgram.core.samples",
+    "ScoringSchedule": "fedgram.experiments.runner",
     "Shared": "fedgram.core.shared",
     "Site": "fedgram.federation.client",
     "Space": "fedgram.core.samples",

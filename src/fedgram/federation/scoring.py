@@ -35,6 +35,14 @@ class Metrics:
         Accuracy within each class.
     global_test
         Accuracy of every client's model on the test samples of all clients.
+
+    Examples
+    --------
+    >>> import fedgram as fg
+    >>> digits = fg.federate(fg.load_dataset("digits"))
+    >>> result = fg.run("afl", digits, metrics=fg.Metrics(global_test=False))
+    >>> result.accuracy["global_test"]
+    nan
     """
 
     auroc: bool = False
