@@ -243,6 +243,16 @@ def test_a_figure_is_drawn_and_saved(result, tmp_path):
         result.plot().save(tmp_path / "figure.png")
 
 
+def test_the_report_of_results_has_them_all(result, federated, tmp_path):
+    both = fg.Results([result, fg.run("local", federated)])
+    page = both.report(tmp_path / "report.html", title="Wards & clinics").read_text("utf-8")
+    assert "<title>Wards &amp; clinics</title>" in page
+    assert all(f">{each.method}<" in page for each in both)
+    assert result.shared_digest in result.report(tmp_path / "one.html").read_text("utf-8")
+    with pytest.raises(ConfigError, match=r"ends with \.html, got .*report\.pdf"):
+        result.report(tmp_path / "report.pdf")
+
+
 def test_callbacks_and_progress(federated, capsys):
     replies, rounds = [], []
     fg.run(

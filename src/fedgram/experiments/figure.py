@@ -1,4 +1,4 @@
-"""A figure of a result: SVG that notebooks show, and a file for everything else."""
+"""What results look like: a figure, and the page that colleagues get."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgram.errors import ConfigError
+from fedgram.experiments.run_record import RunRecord
 from fedgram.runtime import files
 
 
@@ -70,3 +71,23 @@ def scores_of_clients(scores: Mapping[str, Sequence[float]], score: str) -> Figu
     clients = max((len(found) for found in scores.values()), default=0)
     title = f"{score} of {clients} clients"
     return Figure(title=title, svg=str(charts.spread_of_clients(title, scores, score=score)))
+
+
+def write_page(runs: Sequence[RunRecord], path: str | Path, title: str | None) -> Path:
+    """Write the report of some runs as one HTML file.
+
+    Parameters
+    ----------
+    runs
+        The runs.
+    path
+        The file, whose name ends with ``.html``.
+    title
+        Title of the page; by default what the runs have in common.
+    """
+    path = Path(path)
+    if path.suffix != ".html":
+        raise ConfigError(f"path: expected a name that ends with .html, got {path}")
+    report = importlib.import_module("fedgram.report.page")  # by name, as above
+    files.write(path, report.page(runs, title=title))
+    return path

@@ -7,13 +7,14 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
 from fedgram.core.targets import Output
 from fedgram.errors import ConfigError, DataError
-from fedgram.experiments.figure import Figure, scores_of_clients
+from fedgram.experiments.figure import Figure, scores_of_clients, write_page
 from fedgram.experiments.measures import R2, ScoreWords, score_words
 from fedgram.experiments.run_record import DataFrame, RunRecord, flat
 from fedgram.experiments.scores import Scored, Scores
@@ -215,6 +216,10 @@ class Result:
         """Return a figure of the clients' accuracies, from the worst to the best."""
         return Results([self]).plot()
 
+    def report(self, path: str | Path, *, title: str | None = None) -> Path:
+        """Write the report of this run, one HTML file; see `Results.report`."""
+        return Results([self]).report(path, title=title)
+
     def __repr__(self) -> str:
         return f"Result({self.method}: {self._text()})"
 
@@ -340,6 +345,18 @@ class Results(Sequence[Result]):
         if not any(accuracies.values()):
             raise DataError("plot: expected scores of single clients, but only sums are known")
         return scores_of_clients(accuracies, self._score.one)
+
+    def report(self, path: str | Path, *, title: str | None = None) -> Path:
+        """Write the report of these runs, as ``fedgram report`` does: one HTML file.
+
+        Parameters
+        ----------
+        path
+            The file, whose name ends with ``.html``.
+        title
+            Title of the page; by default what the runs have in common.
+        """
+        return write_page([result.record for result in self], path, title)
 
     @property
     def _score(self) -> ScoreWords:
