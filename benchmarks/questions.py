@@ -1,22 +1,26 @@
 """What answers to open questions are worth: kernels, adapted projections, depth, ensembles.
 
 FEDGRAM_DATA=... python -m benchmarks.questions run FOLDER [--data ...] [--rows ...] [--seeds 0 1 2]
+    [--stored docs/results/open-questions.json]
 python -m benchmarks.questions collect FOLDER docs/results/open-questions.json
 python -m benchmarks.questions render docs/results/open-questions.json docs/open-questions.md
 
-`run` fits each row that FOLDER does not hold yet, and stores which test samples it classifies
-correctly, so that differences are paired. Settings are chosen on training samples; test samples
-are only counted. `collect` stores accuracies and paired differences, and `render` writes them into
-the page, between its marks.
+`run` fits each row and seed that FOLDER and the stored file do not hold yet, and stores which test
+samples it classifies correctly, so that differences are paired. Settings are chosen on training
+samples; test samples are only counted. `collect` adds the runs of FOLDER to those of the stored
+file, with accuracies and paired differences, so that FOLDER is not needed later. `render` writes
+them into the page, between its marks.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import csv
 import json
 import os
 import time
+import zlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -247,8 +251,11 @@ def rows_of(name: str) -> Iterator[tuple[str, Any]]:
                 yield f"{base} / {top}", personal_row
 
 
-def do(folder: Path, names: list[str], chosen: list[str], seeds: list[int]) -> None:
+def do(
+    folder: Path, names: list[str], chosen: list[str], seeds: list[int], stored: Path | None
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    done = runs_of(rows_in(stored))
     for seed in seeds:
         for name in names:
             for row, fit in rows_of(name):
@@ -257,7 +264,7 @@ def do(folder: Path, names: list[str], chosen: list[str], seeds: list[int]) -> N
                 if row in FIXED and seed:
                     continue  # nothing in it is random
                 path = folder / f"{name} {row.replace('/', '-')} {seed}.json"
-                if path.exists():
+                if path.exists() or seed in done.get((name, row), {}):
                     continue
                 found = fit(name, row, seed, folder)
                 path.write_text(json.dumps({"data": name, "row": row, "seed": seed, **found}))
@@ -266,29 +273,74 @@ def do(folder: Path, names: list[str], chosen: list[str], seeds: list[int]) -> N
                 )
 
 
+Runs = dict[tuple[str, str], dict[int, dict[str, Any]]]  # by data and row, then by seed
+
+
+def rows_in(stored: Path | None) -> list[dict[str, Any]]:
+    """Return the rows of the stored file, none if it is not there."""
+    if stored is None or not stored.exists():
+        return []
+    rows: list[dict[str, Any]] = json.loads(stored.read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def runs_of(rows: list[dict[str, Any]]) -> Runs:
+    return {
+        (row["data"], row["row"]): {run["seed"]: run for run in row["runs"]}
+        for row in rows
+        if "runs" in row
+    }
+
+
 def collect(folder: Path, target: Path) -> None:
-    """Store accuracies, and differences to a base row that are paired by sample or by seed."""
-    runs: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+    """Add runs, and summarize each row; rows of which only a summary is stored stay until all their
+    seeds were run again."""
+    before = rows_in(target)
+    runs = runs_of(before)
     for path in sorted(folder.glob("*.json")):
-        found = json.loads(path.read_text())
-        runs.setdefault((found["data"], found["row"]), {})[found["seed"]] = found
-    stored = [
-        {
-            "data": data,
-            "row": row,
-            "seeds": sorted(seeds),
-            "accuracy": round(float(np.mean([run["accuracy"] for run in seeds.values()])), 5),
-            "spread": round(float(np.std([run["accuracy"] for run in seeds.values()])), 5),
-            "seconds": round(float(np.median([run["seconds"] for run in seeds.values()])), 1),
-            "chosen": [run["tuned"].split(":")[0] for _, run in sorted(seeds.items())],
-            "losses": [run.get("losses", {}) for _, run in sorted(seeds.items())],
-            "base": _base(row),
-            **_difference(seeds, runs.get((data, _base(row)), {})),
-        }
-        for (data, row), seeds in runs.items()
+        found = json.loads(path.read_text(encoding="utf-8"))
+        run = {key: found[key] for key in KEPT if key in found}
+        if "right" in run:
+            run["right"] = packed(bytes.fromhex(run["right"]))
+        runs.setdefault((found["data"], found["row"]), {})[found["seed"]] = run
+    old = {(row["data"], row["row"]): row for row in before}
+    kept = {key for key, row in old.items() if not set(row["seeds"]) <= runs.get(key, {}).keys()}
+    kept |= {key for key in old if (key[0], _base(key[1])) in kept}
+    rows = [
+        old[key] if key in kept else summary(*key, runs)
+        for key in sorted(runs.keys() | old.keys(), key=_place)
     ]
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps({"clients": CLIENTS, "dirichlet": SKEW, "rows": stored}, indent=1))
+    head = json.dumps({"clients": CLIENTS, "dirichlet": SKEW, "rows": []}, indent=1)
+    lines = ",\n  ".join(json.dumps(row) for row in rows)
+    target.write_text(head.replace("[]", f"[\n  {lines}\n ]") + "\n", encoding="utf-8")
+
+
+KEPT = ("seed", "accuracy", "client_mean", "seconds", "tuned", "losses", "samples", "right")
+
+
+def _place(key: tuple[str, str]) -> tuple[int, int]:
+    """Return the place of a row in the stored file: data sets and rows in their order here."""
+    name, row = key
+    return list(TITLES).index(name), [row for row, _ in rows_of(name)].index(row)
+
+
+def summary(name: str, row: str, runs: Runs) -> dict[str, Any]:
+    """Return means over seeds, the difference to the base row, and the runs themselves."""
+    seeds = dict(sorted(runs[name, row].items()))
+    accuracies = [run["accuracy"] for run in seeds.values()]
+    return {
+        "data": name,
+        "row": row,
+        "seeds": list(seeds),
+        "accuracy": round(float(np.mean(accuracies)), 5),
+        "spread": round(float(np.std(accuracies)), 5),
+        "seconds": round(float(np.median([run["seconds"] for run in seeds.values()])), 1),
+        "chosen": [run["tuned"].split(":")[0] for run in seeds.values()],
+        "base": _base(row),
+        **_difference(seeds, runs.get((name, _base(row)), {}), fixed=_base(row) in FIXED),
+        "runs": list(seeds.values()),
+    }
 
 
 def _base(row: str) -> str:
@@ -302,17 +354,15 @@ def _base(row: str) -> str:
 
 
 def _difference(
-    seeds: dict[int, dict[str, Any]], base: dict[int, dict[str, Any]]
+    seeds: dict[int, dict[str, Any]], base: dict[int, dict[str, Any]], *, fixed: bool
 ) -> dict[str, float]:
     """Return the mean difference to the base and its standard error.
 
     With stored test samples the error is that of the mean over samples of a difference that is
-    averaged over seeds; else that over seeds.
+    averaged over seeds; else that over seeds. A base in which nothing is random has seed 0 only.
     """
-    if not base:
-        return {}
-    pairs = [(seeds[k], base.get(k, base.get(0))) for k in sorted(seeds)]
-    pairs = [(one, other) for one, other in pairs if other is not None]
+    same = {seed: 0 if fixed else seed for seed in seeds}
+    pairs = [(run, base[same[seed]]) for seed, run in seeds.items() if same[seed] in base]
     if not pairs:
         return {}
     if "right" in pairs[0][0]:
@@ -326,8 +376,12 @@ def _difference(
     return found if np.isnan(error) else {**found, "error": round(error, 5)}
 
 
+def packed(bits: bytes) -> str:
+    return base64.b64encode(zlib.compress(bits, 9)).decode()
+
+
 def _right(found: dict[str, Any]) -> Array:
-    bits = np.frombuffer(bytes.fromhex(found["right"]), np.uint8)
+    bits = np.frombuffer(zlib.decompress(base64.b64decode(found["right"])), np.uint8)
     return np.unpackbits(bits)[: found["samples"]].astype(float)
 
 
@@ -456,9 +510,10 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", default=["banking77", "mnist", "cifar100"])
     parser.add_argument("--rows", nargs="*", default=[])
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--stored", type=Path, help="runs that are not made again")
     given = parser.parse_args()
     if given.what == "run":
-        do(given.paths[0], given.data, given.rows, given.seeds)
+        do(given.paths[0], given.data, given.rows, given.seeds, given.stored)
     elif given.what == "collect":
         collect(given.paths[0], given.paths[1])
     else:

@@ -89,11 +89,12 @@ def study(
 
 
 def _list() -> None:
-    """Print a line for each preset."""
-    names = presets()
+    """Print a line for each preset; in narrow terminals it is broken between words."""
+    names, width = presets(), Console().width
     longest = max(map(len, names))
     for name in names:
-        click.echo(f"{name:{longest}}  {title(name)}")
+        first, others = f"{name:{longest}}  ", " " * (longest + 2)
+        click.echo(click.wrap_text(title(name), width, first, others))
 
 
 def _draw(summary: Summary, folder: Path) -> None:

@@ -90,9 +90,28 @@ def test_the_first_and_the_last_run_of_a_preset_end_with_scores(name, sources):
         assert 0 < result.accuracy["client_mean"] <= 1
 
 
+def listed(columns):
+    given = {"env": {"COLUMNS": str(columns)}, "catch_exceptions": False}
+    lines = CliRunner().invoke(main, ["study", "--list"], **given).output.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert all(line == line.rstrip() for line in lines)
+    return lines
+
+
 def test_the_command_lists_every_preset_with_one_line():
-    shown = CliRunner().invoke(main, ["study", "--list"], catch_exceptions=False).output
-    found = dict(re.split(r"  +", line) for line in shown.splitlines())
+    lines = listed(columns=80)
+    assert dict(re.split(r"  +", line) for line in lines) == {n: title(n) for n in presets()}
+
+
+def test_a_narrow_terminal_breaks_the_list_of_presets_between_words():
+    found, longest = {}, max(map(len, presets()))
+    for line in listed(columns=60):
+        name, text = line[:longest].strip(), line[longest:].strip()
+        if name:
+            found[name] = text
+        else:  # what the line above has no room for
+            before = list(found)[-1]
+            found[before] += f" {text}"
     assert found == {name: title(name) for name in presets()}
 
 
