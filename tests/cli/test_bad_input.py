@@ -186,7 +186,10 @@ SAMPLES = {
     "a label far out of range": (with_label(10**9), ["1000000000"]),
     "labels that are not whole": ({"y": arrays()["y"] + 0.5}, ["float64", "class codes"]),
     "regression targets": ({"y": arrays()["x"][:, 0]}, ["float64", "class codes"]),
-    "labels in words": ({"y": NAMES[arrays()["y"]]}, ["y: expected", "class codes"]),
+    "labels in words, with a list of classes": (
+        {"y": NAMES[arrays()["y"]], "classes": NAMES},
+        ["y: expected", "codes of the array 'classes'"],
+    ),
     "fewer labels than rows": ({"y": arrays()["y"][1:]}, ["y has shape (59,)", "60 rows"]),
     "fewer clients than rows": ({"client": arrays()["client"][1:]}, ["client", "60 rows"]),
     "features off the grid they are said to be on": (

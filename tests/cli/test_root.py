@@ -48,6 +48,25 @@ def test_a_former_name_works_and_is_not_listed(former):
     assert f"\n  {former} " not in CliRunner().invoke(main, ["--help"]).output
 
 
+@pytest.mark.parametrize(
+    ("words", "proposal"),
+    [
+        (["metods"], "there is no command 'metods'; did you mean 'methods'?"),
+        (["xyz"], "there is no command 'xyz'; there are: check, compare, contribute"),
+        (["export", "m", "--to", "onx"], "sklearn, safetensors, got 'onx'; did you mean 'onnx'?"),
+        (["run", "--keep-models", "bst"], "got 'bst'; did you mean 'best'?"),
+        (
+            ["export", "m", "--to", "?"],
+            "expected one of onnx, torch, sklearn, safetensors, got '?'",
+        ),
+    ],
+)
+def test_a_misspelt_word_has_a_proposal(words, proposal):
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert proposal in " ".join(done.output.split())
+
+
 def test_the_module_can_be_run():
     words = [sys.executable, "-m", "fedgram", "--version"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)

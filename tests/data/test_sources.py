@@ -13,8 +13,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from fedgram.data.archives import read_idx
+from fedgram.data.batches import dataset_batches
 from fedgram.data.plan import PartitionPlan
-from fedgram.data.sources import DATA_VARIABLE, load_dataset
+from fedgram.data.sources import DATA_VARIABLE, load_dataset, load_vectors
 from fedgram.errors import DataError, MemoryLimitError
 from fedgram.features.grid import Grid
 from fedgram.federation.federated_dataset import federate
@@ -225,9 +226,37 @@ def test_infinite_labels_are_refused(path):
         load_dataset(write(path, {**arrays(), "y": np.where(arrays()["y"], np.inf, 0.0)}))
 
 
-def test_labels_in_text_are_refused(npz):
-    with pytest.raises(DataError, match="integer class codes"):
-        load_dataset(write(npz, {**arrays(), "y": np.array(["a", "b", "c"] * 4)}))
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_labels_in_text_are_names_of_classes(npz, kind):
+    words = np.array(["owl", "cat", "dog"] * 4).astype(kind)
+    data = load_dataset(write(npz, {**arrays(), "y": words}))
+    assert data.classes == ("cat", "dog", "owl")
+    assert np.array_equal(data.y[:3], [2, 0, 1])
+    (batch,) = dataset_batches(str(npz))
+    assert np.array_equal(batch.y, data.y)
+    assert batch.classes == data.classes
+
+
+def test_labels_in_text_beside_a_list_of_classes_are_refused(npz):
+    content = {**arrays(classes=["a", "b", "c"]), "y": np.array(["a", "b", "c"] * 4)}
+    with pytest.raises(DataError, match="expected the codes of the array 'classes'"):
+        load_dataset(write(npz, content))
+
+
+def test_a_wrong_name_has_a_proposal():
+    with pytest.raises(DataError, match=r"'digit': not found.*did you mean 'digits'"):
+        load_dataset("digit")
+    with pytest.raises(DataError, match="use a path, or 'digits'"):
+        load_dataset("missing.npz")
+
+
+def test_the_places_of_columns_are_a_header(tmp_path):
+    """As pandas writes a frame whose columns have no names."""
+    path = tmp_path / "x.csv"
+    path.write_text("0,1,2\n0.5,1,2\n3,4,5\n")
+    assert load_vectors(str(path)).x.tolist() == [[0.5, 1, 2], [3, 4, 5]]
+    path.write_text("0.5,1,2\n3,4,5\n")
+    assert len(load_vectors(str(path)).x) == 2
 
 
 @pytest.mark.parametrize("shift", [-1, 1])

@@ -230,7 +230,9 @@ def test_names_are_escaped_in_notebooks(wards):
 def test_frames_have_a_row_for_each_client(result):
     pytest.importorskip("pandas")
     frame = result.to_frame()
+    assert frame.columns[:4].tolist() == ["client", "method", "accuracy", "samples"]
     assert frame.client.tolist() == ["north", "south", "west"]
+    assert not {"r2", "rmse", "mae", "run"} & set(frame.columns)
     assert frame.accuracy.mean() == pytest.approx(result.accuracy["client_mean"], abs=1e-9)
     assert len(result.summary_frame()) == 1
 

@@ -136,7 +136,7 @@ def lacks(extra: str, package: str = "fedgram") -> Iterator[str]:
             continue
         name, more, versions = matched.groups()
         if name != package and not _installed(name, versions):
-            yield f"{name} {versions.strip()}".strip()
+            yield f"{name} {_in_words(versions)}".strip()
         for other in filter(None, (one.strip() for one in (more or "").split(","))):
             yield from lacks(other, name)
 
@@ -149,6 +149,20 @@ def _installed(name: str, versions: str) -> bool:
         return False
     bounds = re.findall(r">=\s*([0-9.]+)", versions)
     return all(_numbers(version) >= _numbers(bound) for bound in bounds)
+
+
+def _in_words(versions: str) -> str:
+    """Return the bounds of a requirement as words, the lower one first.
+
+    Examples
+    --------
+    >>> _in_words("<2,>=1.41"), _in_words(">=3"), _in_words("")
+    ('1.41 or newer, below 2', '3 or newer', '')
+    """
+    words = {">=": "{} or newer", "<": "below {}"}
+    bounds = re.findall(r"([<>=!~]+)\s*([^,\s]+)", versions)
+    said = sorted(bounds, key=lambda bound: bound[0] != ">=")
+    return ", ".join(words.get(sign, sign + "{}").format(bound) for sign, bound in said)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import click
 
 from fedgram.cli.ledger import PATH
 from fedgram.cli.models import consistent, loaded, predictor_of
-from fedgram.cli.root import main, say
+from fedgram.cli.root import OneOf, main, say
 from fedgram.errors import ConfigError
 from fedgram.export.folder import TARGETS, Target, export_model
 from fedgram.features.new_data import backbone_of
@@ -22,12 +22,12 @@ INPUTS = ("image", "features", "grid")
 
 @main.command()
 @click.argument("model", type=PATH)
-@click.option("--to", type=click.Choice(TARGETS), required=True, help="What the files are for.")
+@click.option("--to", type=OneOf(TARGETS), required=True, help="What the files are for.")
 @click.option("-o", "--out", type=FOLDER, help="Folder to write; default: MODEL-TO beside MODEL.")
 @click.option(
     "--input",
     "given",
-    type=click.Choice(INPUTS),
+    type=OneOf(INPUTS),
     default="features",
     show_default=True,
     help="What the exported model takes: decoded images (with the backbone in the file), features "

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedgram.cli.ledger import PATH
 from fedgram.cli.models import consistent, loaded, predictor_of
-from fedgram.cli.root import main, say
+from fedgram.cli.root import OneOf, main, say
 from fedgram.core.samples import Features, Floats
 from fedgram.core.targets import outputs_named, real
 from fedgram.data.table_writer import FORMATS, TableFormat, csv_text, format_of, writer
@@ -30,7 +30,7 @@ from fedgram.runtime.text import escaped
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(FORMATS),
+    type=OneOf(FORMATS),
     help="Format of the file; the default is the ending of its name.",
 )
 @click.option("--text", help="Column of texts in a table.")

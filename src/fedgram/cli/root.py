@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,6 +62,14 @@ class Commands(click.Group):
             importlib.import_module(f"fedgram.cli.{COMMANDS[name][0]}")
         return super().get_command(ctx, name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name[:1] != "-" and not ctx.resilient_parsing and not self.get_command(ctx, name):
+            ctx.fail(f"there is no command {name!r}; {_proposed(name, COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
@@ -80,6 +88,22 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("fedgram: interrupted; what was recorded is kept", err=True)
             ctx.exit(130)
+
+
+class OneOf(click.Choice[str]):
+    """One of some words; an error proposes the nearest."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        del ctx
+        known = f"expected one of {', '.join(self.choices)}, got {value!r}"
+        hint = _proposed(str(value), self.choices)
+        return f"{known}; {hint}" if hint.startswith("did") else known
+
+
+def _proposed(word: str, known: Iterable[str]) -> str:
+    from fedgram.runtime.settings import propose  # needed for errors only
+
+    return propose(word, known)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from fedgram.cli.completion import complete_keys, complete_methods
-from fedgram.cli.root import main, say
+from fedgram.cli.root import OneOf, main, say
 from fedgram.cli.screen import OnReply, OnRound, print_runs, print_seeds, progress
 from fedgram.core import codec
 from fedgram.data.dataset import Dataset
@@ -62,12 +62,12 @@ KEEP = ("none", "best", "all")
 @click.option("--overwrite", is_flag=True, help="Repeat runs that OUT holds already.")
 @click.option(
     "--keep-models",
-    type=click.Choice(KEEP),
+    type=OneOf(KEEP),
     help="Clients' models to write: of no method, of the one with the highest client mean "
     "(default), or of all.",
 )
 @click.option("--calibrate", is_flag=True, help="Write models that give probabilities.")
-@click.option("--tracker", type=click.Choice(TRACKERS), help="Record the runs there too.")
+@click.option("--tracker", type=OneOf(TRACKERS), help="Record the runs there too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def run(
     source: str | None,

@@ -65,7 +65,7 @@ def _npz_batches(path: Path, source: str) -> Iterator[Dataset]:
             if "classes" not in arrays:
                 no_vectors = np.broadcast_to(np.int8(0), (shape[0], 1))
                 whole = to_dataset({**arrays, "x": no_vectors}, source)
-                arrays["classes"] = np.array(whole.classes, np.str_)
+                arrays |= {"classes": np.array(whole.classes, np.str_), "y": whole.y}
             yield from _parts(file, shape, kind, arrays, source)
 
 

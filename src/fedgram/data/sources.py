@@ -20,10 +20,11 @@ from fedgram.core.layouts import ImageLayout
 from fedgram.core.samples import Array, Integers
 from fedgram.data import synthetic
 from fedgram.data.archives import cifar_folder, idx_folder
-from fedgram.data.arrays import require_classes
+from fedgram.data.arrays import coded, require_classes
 from fedgram.data.dataset import REGRESSION, Dataset, Vectors
 from fedgram.errors import DataError, FedgramError
 from fedgram.runtime import files, memory
+from fedgram.runtime.settings import propose
 from fedgram.runtime.text import clean_name
 
 DATA_VARIABLE = "FEDGRAM_DATA"
@@ -147,7 +148,14 @@ def located(source: str) -> Path:
         if os.path.exists(path):  # unlike Path.exists, never raises
             return path
     where = f" here or below ${DATA_VARIABLE}" if folder else f" ({DATA_VARIABLE} is not set)"
-    raise DataError(f"data.source = {source!r}: not found{where}; use a path, or 'digits'")
+    raise DataError(f"data.source = {source!r}: not found{where}; {_proposed(source)}")
+
+
+def _proposed(source: str) -> str:
+    """Return what to give in place of a source that is not there."""
+    name = os.path.basename(source)
+    near = propose(name, ["digits"] if "." not in name else [])
+    return near if near.startswith("did") else "use a path, or 'digits'"
 
 
 def flat(arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -252,7 +260,10 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def _read_csv(path: Path) -> Array:
-    """Read columns of numbers; a first line without numbers is a header."""
+    """Read columns of numbers; a first line without numbers, or of places 0, 1, ..., is a header.
+
+    pandas writes places for a frame whose columns have no names.
+    """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
@@ -260,7 +271,7 @@ def _read_csv(path: Path) -> Array:
         raise DataError(
             f"{path}: cannot be read as CSV ({error}); create the file again"
         ) from error
-    if rows and not any(map(is_number, rows[0])):
+    if rows and (not any(map(is_number, rows[0])) or _are_places(rows[0])):
         rows = rows[1:]
     if not rows:
         raise DataError(f"{path}: no rows; expected a row of numbers for each sample")
@@ -270,6 +281,11 @@ def _read_csv(path: Path) -> Array:
                 f"{path}: row {line} of the data: expected {len(rows[0])} numbers, as in row 1"
             )
     return np.array(rows, dtype=np.float64)
+
+
+def _are_places(row: list[str]) -> bool:
+    """Whether a row is 0, 1, 2, ...; of less than three cells it may well be a sample."""
+    return len(row) > 2 and [cell.strip() for cell in row] == [str(k) for k in range(len(row))]
 
 
 def is_number(text: str) -> bool:
@@ -291,8 +307,11 @@ def to_dataset(arrays: Mapping[str, Any], name: str) -> Dataset:
         )
     if missing:
         raise DataError(f"{name}: array {missing[0]!r} is missing; expected x (n, d) and y (n)")
-    codes = _codes(arrays["y"], name)
-    given = _text(arrays.get("classes"), name)
+    given, y = _text(arrays.get("classes"), name), _text(arrays["y"], name)
+    if given is None and y is not None and y.dtype.kind == "U":  # the names themselves
+        found = coded(y, f"{name}: y")
+        given, y = np.array(found.classes), found.codes
+    codes = _codes(arrays["y"] if y is None else y, name)
     if given is not None and given.ndim != 1:
         raise DataError(f"{name}: classes: expected a list of names, got shape {given.shape}")
     if given is None:
@@ -402,6 +421,11 @@ def _names(array: Array | None, what: str) -> Array | None:
 def _codes(y: Array, name: str) -> Integers:
     if y.ndim != 1:
         raise DataError(f"{name}: y: expected a class code for each sample, got shape {y.shape}")
+    if y.dtype.kind in "US":
+        raise DataError(
+            f"{name}: y: expected the codes of the array 'classes', integers from 0, got texts; "
+            "leave out 'classes' to take the texts as names of the classes"
+        )
     if not np.issubdtype(y.dtype, np.integer):
         floats = np.issubdtype(y.dtype, np.floating)
         whole = floats and bool((np.abs(y) < 2**53).all()) and np.array_equal(y, np.rint(y))

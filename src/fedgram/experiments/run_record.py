@@ -518,19 +518,25 @@ class RunRecord:
 
     def _client_rows(self) -> Iterator[dict[str, Any]]:
         counts = {one.client: one for one in self.partition.clients} if self.partition else {}
+        measures, others = ("accuracy",), set(_ERRORS)
+        if self.summary.errors is not None:  # nothing is correct or wrong
+            measures, others = _ERRORS, {"correct", "valid_correct", "train_classes"}
         for who, scored in ((MEMBERS, self.chosen), (HOLDOUT, self.holdout)):
             for score in scored.clients if scored else ():
                 known = counts.get(score.client)
-                yield {
-                    "run": self.folder,
+                row = {
+                    "client": score.client,
                     "method": self.method,
-                    "set": who,
-                    "round": scored.round if scored else None,
-                    **score.to_dict(),
-                    "accuracy": score.accuracy,
+                    **{name: getattr(score, name) for name in measures},
+                    "samples": score.samples,
                     "train_samples": sum(known.train) if known else None,
                     "train_classes": known.classes if known else None,
+                    "set": who,
+                    "round": scored.round if scored else None,
+                    **asdict(score),
+                    "run": self.folder,
                 }
+                yield {name: value for name, value in row.items() if name not in others}
 
 
 def flat(table: Plain, prefix: str = "") -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedgram.core.samples import Array
 from fedgram.data.dataset import TEST, TRAIN, VALID
+from fedgram.data.sources import is_number
 from fedgram.errors import DataError, FedgramError
 from fedgram.runtime import memory
 from fedgram.runtime.parse import json_object
@@ -172,12 +173,22 @@ def _csv(path: Path, rows: int) -> Iterator[Cells]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = (line for line in csv.reader(file) if line)
             header = [name.strip() for name in next(lines, [])]
+            _require_names(header, path)
             _require_unique(header, path)
             checked = _require_length(lines, header, path)
             while chunk := list(itertools.islice(checked, rows)):
                 yield dict(zip(header, map(list, zip(*chunk, strict=True)), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as CSV ({error})") from error
+
+
+def _require_names(header: Sequence[str], path: Path) -> None:
+    """Raise DataError if the first line is a row of numbers; places 0, 1, ... are names."""
+    if all(map(is_number, header)) and header != [str(place) for place in range(len(header))]:
+        raise DataError(
+            f"{path}: expected the names of the columns in the first line, got numbers such as "
+            f"{header[0]}; add a line of names"
+        )
 
 
 def _require_unique(header: Sequence[str], path: Path) -> None:
