@@ -57,7 +57,7 @@ def test_a_former_name_works_and_is_not_listed(former):
         (["run", "--keep-models", "bst"], "got 'bst'; did you mean 'best'?"),
         (
             ["export", "m", "--to", "?"],
-            "expected one of onnx, torch, sklearn, safetensors, got '?'",
+            "one of onnx, torch, sklearn, safetensors, got '?'",
         ),
     ],
 )

@@ -518,7 +518,8 @@ class RunRecord:
 
     def _client_rows(self) -> Iterator[dict[str, Any]]:
         counts = {one.client: one for one in self.partition.clients} if self.partition else {}
-        measures, others = ("accuracy",), set(_ERRORS)
+        measures: tuple[str, ...] = ("accuracy",)
+        others = set(_ERRORS)
         if self.summary.errors is not None:  # nothing is correct or wrong
             measures, others = _ERRORS, {"correct", "valid_correct", "train_classes"}
         for who, scored in ((MEMBERS, self.chosen), (HOLDOUT, self.holdout)):

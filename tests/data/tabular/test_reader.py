@@ -76,6 +76,7 @@ def test_a_mark_at_the_start_and_spaces_in_the_header_do_not_matter(tmp_path):
         ("age,sex\n1,f,extra\n", "row 1: expected 2 entries, got 3"),
         ("age,sex\n", "no rows"),
         ("", "no rows"),
+        ("61,2.5\n47,3\n", "expected the names of the columns in the first line, got numbers"),
     ],
 )
 def test_a_csv_that_is_not_a_table_is_refused(tmp_path, content, message):
