@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fedgram.experiments.measures import measure
 from fedgram.experiments.reader import read_runs
+from fedgram.experiments.study.settings import load
 
 KEPT = ("dataset", "clients", "partition", "method", "value", "measure", "mean")
 ORDER = (  # as the papers have them
@@ -45,7 +47,7 @@ HEAD = """# The papers' experiments, measured
 
 Made by `python -m benchmarks.paper_studies render` from [results/studies](results/studies). Each part is one preset of
 [`fedgram study`](tables-of-results.md), run once at a size that fits two cores, often with fewer rounds, seeds or samples than the
-preset has by default, some with fewer methods: the command above each table is the one that made it. So single numbers are of one seed where no
+preset has by default: the command above each table is the one that made it, and what is left out is said below. So single numbers are of one seed where no
 deviation is given, and rounds are capped where the command says so. CIFAR-100 stands for features of EfficientNet-Lite0 (1,280
 numbers), not of the papers' ViT-MAE-Base; Banking77 for sentence vectors of all-MiniLM-L6-v2 (384). Seconds are of a shared machine, and
 comparable within a row at best; operations and bytes do not depend on it.
@@ -147,13 +149,39 @@ def page(found: dict[str, dict[str, Any]]) -> str:
     for name, study in found.items():
         parts.append(f"## {study['title']}\n\n```\n{study['command']}\n```\n\n" + tables(study))
         if not study["complete"]:
-            parts.append(f"{study['missing']} of the preset's runs were not made.\n")
+            parts.append(f"{study['missing']} of the runs were not made.\n")
+        if lacking := left_out(study):
+            parts.append(f"Of the preset left out: {'; '.join(lacking)}.\n")
         quoted = [f"- {remark}" for _, _, remarks in study["published"] for remark in remarks]
         if (quoted and name in ("apfl-table1", "fedhip-alpha", "fedacnnl-convex")) or (
             quoted and not name.startswith(("fedhip", "fedacnnl"))
         ):
             parts.append("The paper says:\n\n" + "\n".join(quoted) + "\n")
     return "\n".join(parts)
+
+
+def left_out(study: dict[str, Any]) -> list[str]:
+    """Return the rows, partitions and numbers of clients of the preset that a study has not.
+
+    A single partition or number of clients of a preset may be replaced by another.
+    """
+    (name,) = set(re.findall(r"^fedgram study (\S+)", study["command"], re.MULTILINE))
+    preset = load(name)
+    has = {key: {row[key] for row in study["rows"]} for key in ("method", "partition", "clients")}
+    found = {
+        "rows": [f"`{row.name}`" for row in preset.methods if row.name not in has["method"]],
+        "partitions": [p.name for p in preset.partitions if p.name not in has["partition"]],
+        "numbers of clients": [str(n) for n in preset.clients if n not in has["clients"]],
+    }
+    replaced = {
+        "partitions": len(preset.partitions) == 1,
+        "numbers of clients": len(preset.clients) == 1,
+    }
+    return [
+        f"{what} {', '.join(names)}"
+        for what, names in found.items()
+        if names and not replaced.get(what)
+    ]
 
 
 def tables(study: dict[str, Any]) -> str:

@@ -77,12 +77,17 @@ def page() -> str:
 
 
 def finding(name: str, records: Records, claim: Any, stated: Any) -> Finding:
-    """Return what was measured for a claim; of a study that is not recorded, that it is not."""
+    """Return what was measured for a claim; of a study that lacks runs, that it does."""
     try:
         return FINDINGS[name](records, claim, stated)
     except LookupError as error:
         study = str(error.args[0]).split(",")[0]
-        return Finding(measured="not recorded", verdict="open", command=f"`fedgram study {study}`")
+        known = study in records.all_studies
+        return Finding(
+            measured="not recorded whole" if known else "not recorded",
+            verdict="open",
+            command=records.command(study) if known else f"`fedgram study {study}`",
+        )
 
 
 TABLES = {"fedhip": fedhip.ridge_table, "fedacnnl": layers.time_table}
@@ -102,6 +107,8 @@ FINDINGS: dict[str, Callable[[Records, Any, Any], Finding]] = {
     "apfl-communication-20": apfl.cost(20, "bytes"),
     "apfl-computation-200": apfl.cost(200, "flops"),
     "apfl-communication-200": apfl.cost(200, "bytes"),
+    "apfl-costs": apfl.all_costs,
+    "apfl-over-afl": apfl.over_afl,
     "apfl-projections": apfl.projections,
     "apfl-balance": apfl.balance,
     "apfl-ridges": apfl.ridges,
@@ -121,11 +128,12 @@ FINDINGS: dict[str, Callable[[Records, Any, Any], Finding]] = {
     ),
     "theorem-3": apfl.theorem(
         lambda f: (
-            f"{f['invariance']['spreads']} ways to spread the others' samples, "
-            f"{f['invariance']['models']} model of the client, to the bit. With settings that are "
-            "selected by leave-one-out it holds for given settings only"
+            f"{f['invariance']['spreads']} ways to spread the others' samples: "
+            f"{f['invariance']['apfl']} model of the client in APFL, {f['invariance']['fedhip']} in "
+            "FedHiP, to the bit, for given settings. Settings that are selected by counts of "
+            "leave-one-out predictions depend on the partition, and the models with them"
         ),
-        lambda f: f["invariance"]["models"] == 1,
+        lambda f: f["invariance"]["apfl"] == f["invariance"]["fedhip"] == 1,
         "pytest tests/laws",
     ),
     "theorem-4": apfl.privacy,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from typing import Any
 from benchmarks.paper_studies import studies
 
 DOCS = Path(__file__).parents[2] / "docs"
-REPRODUCED, CONTRADICTED, UNTESTED = "reproduced", "contradicted", "not testable here"
+REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
 PARTLY = "partly reproduced"
-LARGER, SMALLER = "larger than claimed", "smaller than claimed"
+LITTLE = 1.0  # points: what hardly depends on something changes by less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class Records:
 
     def __init__(self) -> None:
         self.all_studies = studies(DOCS / "results" / "studies")
-        # Of one that is not complete only single rows are used.
+        # Of one that is not complete only single rows are used, and its command says so.
         self.studies = {name: s for name, s in self.all_studies.items() if s["complete"]}
         self.theorems = _stored("results/theorems.json")
         self.ridges = _stored("results/tiny-ridge.json")
@@ -79,7 +80,12 @@ class Records:
         text = self.all_studies[study]["command"].replace("\\\n", " ")
         commands = [line for line in text.strip().splitlines() if line.startswith("fedgram")]
         line = commands[-1].split("  #")[0].split("    #")[0]
-        return f"`{' '.join(line.split())}`"
+        return f"`{' '.join(line.split())}`{self.lacking(study)}"
+
+    def lacking(self, study: str) -> str:
+        """Return how many runs of a study were not made, in words."""
+        missing = self.all_studies[study]["missing"]
+        return f" ({missing} of its runs were not made)" if missing else ""
 
 
 def _stored(name: str) -> Any:
@@ -111,11 +117,27 @@ def judged(numbers: Iterable[float], least: float) -> str:
     return PARTLY if any(reached) else CONTRADICTED
 
 
-def ranged(numbers: Iterable[float], claim: Any) -> str:
-    """Return whether the numbers are in the claimed range, or all above or below it."""
+def reached(numbers: Iterable[float], least: float) -> str:
+    """Return in how many cases the numbers reach what is claimed, in words."""
     found = list(numbers)
-    if min(found) > claim["most"]:
-        return LARGER
-    if max(found) < claim["least"]:
-        return SMALLER
-    return REPRODUCED if all(claim["least"] <= n <= claim["most"] for n in found) else PARTLY
+    return f"{sum(number >= least for number in found)} of {len(found)}"
+
+
+def ranged(numbers: Iterable[float], least: float, most: float) -> str:
+    """Return how many numbers are in the claimed range, above and below it, as a verdict."""
+    found = list(numbers)
+    above, below = sum(n > most for n in found), sum(n < least for n in found)
+    within = len(found) - above - below
+    if within == len(found):
+        return REPRODUCED
+    counts = f"{within} of {len(found)} in the range, {above} above, {below} below"
+    return f"{PARTLY if within else CONTRADICTED}: {counts}"
+
+
+def rises_then_falls(found: Mapping[float, float]) -> bool:
+    """Return whether numbers rise to a value in between, and fall after it."""
+    numbers = [found[value] for value in sorted(found)]
+    top = numbers.index(max(numbers))
+    up = all(a <= b for a, b in itertools.pairwise(numbers[: top + 1]))
+    down = all(a >= b for a, b in itertools.pairwise(numbers[top:]))
+    return 0 < top < len(numbers) - 1 and up and down

@@ -20,7 +20,12 @@ def theorems() -> dict[str, Any]:
         "primary": primary,
         "refinement": refinement,
         "clients": clients,
-        "invariance": invariance(),
+        "invariance": {
+            "spreads": SPREADS,
+            **{name: invariance(name) for name in ("apfl", "fedhip")},
+        },
+        "joiners": joiners(),
+        "efficiency": efficiency(),
         "privacy": recovered(),
         "forms": forms(),
         "singular": refusal(),
@@ -53,7 +58,14 @@ def distance(found: Any, expected: Any) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
-def invariance() -> dict[str, int]:
+SETTINGS: dict[str, dict[str, Any]] = {
+    "apfl": {**GIVEN, **NARROW},
+    "fedhip": {"alpha": 30.0, "ridge": 10.0},
+}
+SPREADS = 4
+
+
+def invariance(name: str) -> int:
     """Return how many models a client gets when the others' samples are spread differently."""
     data = load_dataset("digits")
     rng = np.random.default_rng(0)
@@ -69,9 +81,51 @@ def invariance() -> dict[str, int]:
     for client in spreads:
         named = Dataset(x=data.x, y=data.y, classes=data.classes, client=client, split=split)
         federated = federate(named, PartitionPlan(clients=None, partition="given"))
-        models = run(create_method("apfl", {**GIVEN, **NARROW}), federated).models
+        models = run(create_method(name, SETTINGS[name]), federated).models
         digests.add(codec.digest(models["own"].predictor))
-    return {"spreads": len(spreads), "models": len(digests)}
+    assert len(spreads) == SPREADS
+    return len(digests)
+
+
+def joiners() -> dict[str, Any]:
+    """Return whether sums of newcomers, added to a total, give the total of all from the start."""
+    sites = federate(load_dataset("digits"), PartitionPlan(clients=20)).members
+    sums = [Statistics.of(site.train.features, site.train.labels) for site in sites]
+    early, total = sums[0], sums[0]
+    for each in sums[1:15]:
+        early = early + each
+    for each in sums[1:]:
+        total = total + each
+    added = early
+    for each in reversed(sums[15:]):
+        added = added + each
+    return {"clients": len(sites), "later": 5, "same": codec.digest(added) == codec.digest(total)}
+
+
+def efficiency() -> dict[str, Any]:
+    """Return the costs of APFL's sum by number of clients and width, and by formula."""
+    data, rows = load_dataset("digits"), []
+    for clients in (10, 40):
+        federated = federate(data, PartitionPlan(clients=clients))
+        n = sum(len(site.train) for site in federated.members)
+        d, c = federated.members[0].train.features.space.width, len(data.classes)
+        for width in (128, 256, 512):
+            lifts = {"primary": {"width": width}, "refinement": {"width": 64, "seed": 1}}
+            result = run(create_method("apfl", {**GIVEN, **lifts}), federated)
+            asked = result.record.exchanges[0]
+            m = width + 1  # with the constant
+            numbers = m * (m + 1) // 2 + m * c
+            formula = 2 * n * d * width + n * m * (m + 1) + 2 * n * m * c
+            rows.append(
+                {
+                    "clients": clients,
+                    "width": width,
+                    "flops": asked.flops,
+                    "formula": formula,
+                    "bytes_per_number": round(asked.bytes_up / clients / numbers, 2),
+                }
+            )
+    return {"rows": rows, "right": all(row["flops"] == row["formula"] for row in rows)}
 
 
 def recovered() -> dict[str, Any]:

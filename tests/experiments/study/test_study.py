@@ -35,6 +35,12 @@ def table(**settings):
     return read({"table": {"methods": ["local", "afl"], "seeds": 2, **axes}, **settings})
 
 
+def test_data_sets_are_named_after_their_file_and_synthetic_ones_after_all_their_numbers():
+    sources = ["digits", "data/cifar100.npz", "synthetic:0.5,0.25"]
+    found = read({"table": {"methods": ["local"], "datasets": sources}})
+    assert [one.name for one in found.datasets] == ["digits", "cifar100", "synthetic:0.5,0.25"]
+
+
 def runs_of(found):
     return needed(cells(found, SOURCES))
 

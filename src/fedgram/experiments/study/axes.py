@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fedgram.data import synthetic
 from fedgram.data.plan import PARTITIONS
 from fedgram.errors import ConfigError
 from fedgram.experiments import config
@@ -76,7 +77,8 @@ def datasets(value: Any) -> tuple[AxisValue, ...]:
         if "source" not in table:
             raise ConfigError(f"{where} = {item!r}: expected a source, such as source = 'digits'")
         source = as_text(table["source"], f"{where}.source")
-        name = as_text(table.pop("name", Path(source).stem), f"{where}.name")
+        given = source if source.startswith(f"{synthetic.NAME}:") else Path(source).stem
+        name = as_text(table.pop("name", given), f"{where}.name")
         choices.append(AxisValue(name=name, settings=_brought(table, where, "source")))
     return _unique(choices, where)
 
