@@ -124,7 +124,8 @@ class Weighted(Additive):
         """Return the weighted mean; entries whose weights are all zero are those of `otherwise`."""
         if self.diverged:
             raise SolveError(
-                f"training diverged at {self.diverged} clients; use a smaller rate, or rate='auto'"
+                f"training diverged at {self.diverged} clients; use a smaller rate, rate='auto', "
+                "or a larger pilot for it"
             )
         _require_room(self.weight)
         held = self.weight > 0
