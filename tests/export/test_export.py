@@ -39,6 +39,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 # Settings by method: with lifts, masks, priors, several heads.
 METHODS = {
     "afl": {},
+    "afl copies": {"lift": {"width": 33, "copies": 5}},
     "afl fourier": {"lift": {"width": 33, "activation": "fourier"}},
     "apfl": {"refinement": {"width": 40, "activation": "gelu", "seed": 3}},
     "auto": {"exchanges": 2},

@@ -251,11 +251,58 @@ def test_lifts_can_be_stacked():
         ({"seed": 2**64}, r"0 to 2\^64"),
         ({"scale": 0.0}, "scale 0.0: use a finite number > 0"),
         ({"scale": math.inf}, "scale inf"),
+        ({"copies": 0}, "copies 0: use a number from 1 to 127"),
+        ({"copies": 128}, "copies 128"),
     ],
 )
 def test_wrong_settings_are_refused(settings, words):
     with pytest.raises(ConfigError, match=words):
         Lift(**{"width": 4, **settings})
+
+
+# Several signs for a weight
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize(("inputs", "copies"), [(1, 127), (2, 7), (4, 3)])
+def test_copies_are_signs_that_are_added(bits, inputs, copies):
+    """As if every feature, and the constant, were there several times."""
+    features = rows(40, inputs, bits)
+    lift = Lift(width=9, activation="identity", seed=5, copies=copies)
+    signs = np.reshape(slow_signs((inputs + 1) * copies, 9, 5), (copies, inputs + 1, 9))
+    projected = features.values.astype(int) @ signs.sum(axis=0)
+    bound, space = features.space.bound, lift.space(features.space)
+    expected = np.clip(np.rint(projected / math.sqrt((inputs + 1) * copies)), -bound, bound)
+    assert np.abs(lift(features).values[:, :-1] - expected).max() <= (bits == 16)
+    assert space.steps[-1].count(f", copies {copies}") == 1
+    assert codec.decode(codec.encode(lift)) == lift
+    assert b"copies" not in codec.encode(replace(lift, copies=1))
+
+
+def test_signs_of_full_scale_add_up_exactly():
+    """The largest product of 8-bit integers: 127 features of 127, weights of 127."""
+    space = Space(width=127, bound=127, unit=6 / 127)
+    full = Features(np.full((1, 127), 127, np.int8), space)
+    lift = Lift(width=300, activation="identity", copies=127)
+    signs = module.signs_of(127 * 127, 300, 0).sum(axis=0, dtype=int)
+    expected = np.clip(np.rint(127 * signs / 127), -127, 127)
+    assert np.array_equal(lift(full).values[0, : len(expected)], expected)
+
+
+def test_raw_features_are_projected_by_the_same_weights():
+    x = np.random.default_rng(0).normal(size=(5, 2))
+    raw = Features(x, Space(width=2))
+    lift = Lift(width=8, activation="identity", copies=4)
+    expected = x @ module.signs_of(8, 8, 0).reshape(4, 2, 8).sum(axis=0) / math.sqrt(8)
+    np.testing.assert_allclose(lift(raw).values[:, :8], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("copies", [1, 8])
+def test_two_columns_have_as_many_different_projections_as_signs_allow(copies):
+    features = rows(300, 2)
+    lifted = Lift(width=200, activation="identity", copies=copies)(features).values
+    different = len(np.unique(lifted[:, :200], axis=1).T)
+    assert different == 8 if copies == 1 else different > 100
 
 
 # Random Fourier features

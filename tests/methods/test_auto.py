@@ -2,12 +2,15 @@
 
 import functools
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fedgram import Grid, Lift, Statistics, create_method, run
+from fedgram import Dataset, Grid, Lift, Statistics, create_method, federate, run
 from fedgram.checks import laws
 from fedgram.checks.federations import federated, partitioned, trainable
 from fedgram.cli import main
@@ -18,6 +21,7 @@ from fedgram.federation.client import Client
 from fedgram.federation.shared import tuned_settings
 from fedgram.methods import auto
 from fedgram.methods._pooling import SOFT_SCALES, STRENGTHS, Question
+from fedgram.methods.auto import _lift_beside
 from fedgram.selection.candidates import SCALES, settings_for
 from fedgram.selection.class_prior import class_counts, counts_of, left_out_log_odds
 from fedgram.selection.holdout import folds
@@ -78,7 +82,9 @@ def test_exchanges_are_residual_sums_of_the_path(exchanges):
     ("effort", "inputs", "width"),
     [
         ("low", 64, 0),
-        ("standard", 64, 512),
+        ("standard", 2, 1024),
+        ("standard", 64, 1024),
+        ("standard", 200, 1600),
         ("standard", 384, 2048),
         ("standard", 1024, 2048),
         ("standard", 1025, 0),
@@ -92,6 +98,19 @@ def test_effort_is_the_width_of_a_second_lift(effort, inputs, width):
     assert create_method("auto", {"effort": effort})._beside(space) == width
     lifted = create_method("auto", {"effort": effort, "lift": {"width": 16}})
     assert lifted._beside(lifted.lift.space(space)) == 0
+
+
+def test_a_few_columns_are_lifted_wide_enough_for_classes_of_any_shape():
+    """Two spirals: sums of three signs have eight directions only, which cannot separate them."""
+    rng = np.random.default_rng(0)
+    length, y = rng.uniform(0.5, 3.0, 1200), rng.integers(2, size=1200)
+    angle = 2.5 * length + np.pi * y
+    x = length[:, None] * np.c_[np.cos(angle), np.sin(angle)] + 0.05 * rng.normal(size=(1200, 2))
+    names, ids = np.where(y == 1, "in", "out"), rng.choice(["a", "b", "c", "d"], 1200)
+    spirals = federate(Dataset(x, names, clients=ids, standardize=True))
+    assert run("auto", spirals).accuracy["client_mean"] > 0.98
+    assert _lift_beside(2, 1024).copies == 8
+    assert _lift_beside(64, 1024).copies == 1
 
 
 @pytest.mark.parametrize("effort", ["low", "standard"])
@@ -517,3 +536,47 @@ def test_where_classes_count_alike_every_sample_of_a_rare_one_is_judged_more():
 )
 def test_classes_that_count_alike_keep_the_law(law):
     law(create_method("auto", {"classes_alike": True, "effort": "low", "exchanges": 1}))
+
+
+# Any machine
+
+FIT = """
+import json
+import os
+import subprocess
+import sys
+import numpy as np
+from threadpoolctl import threadpool_info
+import fedgram as fg
+rng = np.random.default_rng(0)
+y = rng.integers(30, size=2100)  # own parts of clients with fewer samples than features
+x = rng.normal(size=(30, 700))[y] + 2 * rng.normal(size=(2100, 700))
+wide = fg.Dataset(x, np.char.mod("k%02d", y))
+found = [sorted({each["architecture"] for each in threadpool_info()})]
+for data in (fg.load_dataset("digits"), wide):
+    federated = fg.federate(data, clients=8, partition="dirichlet", alpha=0.3)
+    result = fg.run("auto", federated)
+    found.append([result.shared_digest, result.chosen.shared.description])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.wide
+def test_other_kernels_give_the_same_shared_result():
+    found = {}
+    for kernel in ("Haswell", "SkylakeX", "Nehalem"):
+        done = subprocess.run(
+            [sys.executable, "-c", FIT],
+            env={**os.environ, "OPENBLAS_CORETYPE": kernel, "OPENBLAS_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode <= 0, done.stderr  # killed for an unknown instruction
+        used, *rest = json.loads(done.stdout or "[[]]")
+        if used == [kernel]:
+            found[kernel] = rest
+    if len(found) < 2:
+        pytest.skip("this machine runs fewer than two of the kernels")
+    first, *others = found.values()
+    assert all(other == first for other in others)

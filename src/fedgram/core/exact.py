@@ -140,15 +140,17 @@ def exact_matmul(values: Array, factors: Array, bound: int, *, longest: int = 0)
     return block_matmul(values.astype(dtype, copy=False), factors.astype(dtype, copy=False))
 
 
-def activated_matmul(values: Array, signs: Array, bound: int, table: Array, out: Array) -> None:
-    """Look up each entry of the exact product ``values @ signs`` in a table.
+def activated_matmul(
+    values: Array, factors: Array, bound: int, table: Array, out: Array, *, longest: int = 0
+) -> None:
+    """Look up each entry of the exact product ``values @ factors`` in a table.
 
     Parameters
     ----------
     values
         Integers of magnitude at most `bound`, samples by features.
-    signs
-        Signs (+1 and -1) as int8, features by outputs.
+    factors
+        Signs (+1 and -1), or integers, as int8; features by outputs.
     bound
         Largest magnitude of `values`.
     table
@@ -156,13 +158,15 @@ def activated_matmul(values: Array, signs: Array, bound: int, table: Array, out:
         last entry, smaller ones the first.
     out
         The result, samples by outputs.
+    longest
+        As of `exact_matmul`.
     """
     if _is_int8(bound) and table.dtype == np.int8:
-        _require_exact(values, bound, 0)
-        flops.add(2 * values.size * signs.shape[1])
-        chosen(values.size * signs.shape[1]).looked_up(values, signs, table, out)
+        _require_exact(values, bound, longest)
+        flops.add(2 * values.size * factors.shape[1])
+        chosen(values.size * factors.shape[1]).looked_up(values, factors, table, out)
         return
-    products = exact_matmul(values, signs, bound)
+    products = exact_matmul(values, factors, bound, longest=longest)
     products += len(table) // 2
     out[...] = table.take(products.astype(np.int64), mode="clip")
 

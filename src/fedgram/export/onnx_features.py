@@ -137,7 +137,8 @@ def _head(graph: Graph, rows: str, head: Head, space: Space) -> str:
 def _lifted(graph: Graph, rows: str, lift: Lift, space: Space) -> str:
     if not lift.width:
         return rows
-    narrow = np.float32 if space.bound * space.width < _FLOAT32_EXACT else np.float64
+    largest = space.bound * space.width * lift.copies
+    narrow = np.float32 if largest < _FLOAT32_EXACT else np.float64
     values = graph.cast(rows, narrow)
     parts: list[str] = []
     for (_, signs), table in zip(lift.parts(space.width), lift.tables(space), strict=True):

@@ -44,6 +44,7 @@ FOURIER = "fourier"
 LIFT_ACTIVATIONS = (*ACTIVATIONS, FOURIER)
 _TERMS = 28  # last power of the series of the cosine: the next term is below 1e-17
 _ENTRIES_AT_A_TIME = 2**22  # bounds the wide intermediate arrays
+MOST_COPIES = 127  # sums of signs are 8-bit integers
 MOST_KEPT = 2**28  # bytes of lifted rows
 _rows = ArrayCache(most=MOST_KEPT)  # a run lifts the same samples several times
 
@@ -69,6 +70,9 @@ class Lift:
     scale
         Factor of the projected values, > 0. With fourier the reciprocal of the kernel's bandwidth:
         larger values distinguish closer samples.
+    copies
+        Number of signs that are added for each weight, from 1 to 127. With one, d inputs have only
+        2^d different projections: use more where there are fewer than sixteen inputs.
 
     Examples
     --------
@@ -86,6 +90,7 @@ class Lift:
     activation: str = "relu"
     seed: int = 0
     scale: float = added_field(1.0)
+    copies: int = added_field(1)
 
     def __post_init__(self) -> None:
         if self.width < 0:
@@ -97,6 +102,8 @@ class Lift:
             raise ConfigError(f"lift seed {self.seed}: use a number from 0 to 2^64 - 1")
         if not 0 < self.scale < float("inf"):
             raise ConfigError(f"lift scale {self.scale}: use a finite number > 0")
+        if not 1 <= self.copies <= MOST_COPIES:
+            raise ConfigError(f"lift copies {self.copies}: use a number from 1 to {MOST_COPIES}")
 
     def __call__(self, features: Features) -> Features:
         """Return the lifted features."""
@@ -116,6 +123,8 @@ class Lift:
         detail = f"width {self.width}, {self.activation}, seed {self.seed}"
         if self.scale != 1:
             detail += f", scale {self.scale!r}"
+        if self.copies != 1:
+            detail += f", copies {self.copies}"
         if inputs.exact:
             entries = b"".join(table.tobytes() for table in self.tables(inputs))
             detail += f", table {hashlib.sha256(entries).hexdigest()[:16]}"
@@ -126,7 +135,7 @@ class Lift:
         inputs, space = features.space, self.space(features.space)
         memory.require(
             len(features) * space.width * features.values.itemsize
-            + 10 * inputs.width * self.width  # the signs, with a packed or a float64 copy
+            + 10 * inputs.width * self.width  # the weights, with a packed or a float64 copy
             + 28 * min(_ENTRIES_AT_A_TIME, len(features) * self.width),
             f"a lift of {len(features)} samples to {self.width} features",
             "use a smaller width",
@@ -138,21 +147,25 @@ class Lift:
         rows_at_a_time = max(1, _ENTRIES_AT_A_TIME // self.width)
         for start in range(0, len(features), rows_at_a_time):
             some = slice(start, start + rows_at_a_time)
-            for (columns, signs), activate in zip(parts, self._activated(inputs), strict=True):
-                activate(features.values[some], signs, rows[some, columns])
+            for (columns, weights), activate in zip(parts, self._activated(inputs), strict=True):
+                activate(features.values[some], weights, rows[some, columns])
         return Features(rows, space)
 
     def parts(self, inputs: int) -> list[tuple[slice, Array]]:
-        """Return the columns and the signs of each activation: cosine and sine share signs."""
+        """Return the columns and the weights of each activation: cosine and sine share weights."""
         if self.activation != FOURIER:
-            return [(slice(0, self.width), signs_of(inputs, self.width, self.seed))]
+            return [(slice(0, self.width), self._weights(inputs, self.width))]
         cosines = -(-self.width // 2)
-        signs = signs_of(inputs, cosines, self.seed)
-        parts = [(slice(0, cosines), signs)]
+        weights = self._weights(inputs, cosines)
+        parts = [(slice(0, cosines), weights)]
         if self.width > 1:
-            paired = signs if self.width == 2 * cosines else signs[:, :-1]  # views are packed anew
+            # Views are packed anew.
+            paired = weights if self.width == 2 * cosines else weights[:, :-1]
             parts.append((slice(cosines, self.width), paired))
         return parts
+
+    def _weights(self, inputs: int, width: int) -> Array:
+        return weights_of(inputs, width, self.seed, copies=self.copies)
 
     def _functions(self) -> tuple[Callable[[Floats], Floats], ...]:
         if self.activation == FOURIER:
@@ -161,27 +174,31 @@ class Lift:
 
     def _activated(self, inputs: Space) -> list[Callable[[Array, Array, Array], None]]:
         if inputs.exact:
-            return [self._integers(inputs.bound, table) for table in self.tables(inputs)]
-        return [self._floats(function, np.sqrt(inputs.width)) for function in self._functions()]
+            return [self._integers(inputs, table) for table in self.tables(inputs)]
+        root = np.sqrt(inputs.width * self.copies)
+        return [self._floats(function, root) for function in self._functions()]
 
-    def _integers(self, bound: int, table: Array) -> Callable[[Array, Array, Array], None]:
-        def activate(values: Array, signs: Array, out: Array) -> None:
-            activated_matmul(values, signs, bound, table, out)  # the table ends at the clip
+    def _integers(self, inputs: Space, table: Array) -> Callable[[Array, Array, Array], None]:
+        longest = inputs.width * self.copies
+
+        # The table ends at the clip.
+        def activate(values: Array, weights: Array, out: Array) -> None:
+            activated_matmul(values, weights, inputs.bound, table, out, longest=longest)
 
         return activate
 
     def _floats(
         self, function: Callable[[Floats], Floats], root: float
     ) -> Callable[[Array, Array, Array], None]:
-        def activate(values: Array, signs: Array, out: Array) -> None:
-            out[...] = function(values @ signs / root * self.scale)
+        def activate(values: Array, weights: Array, out: Array) -> None:
+            out[...] = function(values @ weights / root * self.scale)
 
         return activate
 
     def tables(self, inputs: Space) -> list[Array]:
         """Return the table of each part: the activation of every projected integer, rounded."""
         return [
-            _table(function, inputs.unit, inputs.bound, inputs.width, self.scale)
+            _table(function, inputs.unit, inputs.bound, inputs.width * self.copies, self.scale)
             for function in self._functions()
         ]
 
@@ -208,17 +225,40 @@ def _sine(t: Floats) -> Floats:
 
 @functools.lru_cache(maxsize=16)
 def _table(
-    activation: Callable[[Floats], Floats], unit: float, bound: int, width: int, scale: float
+    activation: Callable[[Floats], Floats], unit: float, bound: int, signs: int, scale: float
 ) -> Array:
     """Return the activation of every projected integer up to the clip, rounded to the grid."""
-    factor = unit / np.sqrt(width)
-    reach = int(bound * np.sqrt(width))
+    factor = unit / np.sqrt(signs)
+    reach = int(bound * np.sqrt(signs))
     projected: Integers = np.arange(-reach, reach + 1)
     steps = np.rint(activation(projected * factor * scale) / unit)
     dtype = np.int8 if bound < 2**7 else np.int16
     table: Array = np.clip(steps, -bound, bound).astype(dtype)
     table.flags.writeable = False
     return table
+
+
+@functools.lru_cache(maxsize=4)
+def weights_of(inputs: int, width: int, seed: int, *, copies: int = 1) -> Array:
+    """Return the public weights of a projection as int8, (inputs, width): sums of signs.
+
+    Parameters
+    ----------
+    inputs
+        Number of features.
+    width
+        Number of lifted features.
+    seed
+        Public seed.
+    copies
+        Number of signs in each sum.
+    """
+    signs = signs_of(inputs * copies, width, seed)
+    if copies == 1:
+        return signs
+    weights: Array = signs.reshape(copies, inputs, width).sum(axis=0, dtype=np.int8)
+    weights.flags.writeable = False
+    return weights
 
 
 @functools.lru_cache(maxsize=4)

@@ -213,7 +213,7 @@ def create_method(name: str, settings: Mapping[str, Any] | None = None, **more: 
     >>> create_method("apfl", balance=0.3).balance
     0.3
     >>> create_method("afl", {"ridge": 3, "lift": {"width": 16}})
-    AFL(ridge=3.0, lift=Lift(width=16, activation='relu', seed=0, scale=1.0))
+    AFL(ridge=3.0, lift=Lift(width=16, activation='relu', seed=0, scale=1.0, copies=1))
     """
     built: Method[Any] = build(find_method(name), {**(settings or {}), **more}, f"method.{name}")
     return built

@@ -128,7 +128,7 @@ class Published:
     Examples
     --------
     >>> Published(method="afl", settings={"ridge": 3.0}, shared=None).make({})
-    AFL(ridge=3.0, lift=Lift(width=0, activation='relu', seed=0, scale=1.0))
+    AFL(ridge=3.0, lift=Lift(width=0, activation='relu', seed=0, scale=1.0, copies=1))
     """
 
     method: str

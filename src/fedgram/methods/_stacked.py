@@ -108,7 +108,7 @@ class Top:
     Examples
     --------
     >>> Top(method="local", settings={"ridge": 3.0}).make()
-    Local(ridge=3.0, lift=Lift(width=0, activation='relu', seed=0, scale=1.0))
+    Local(ridge=3.0, lift=Lift(width=0, activation='relu', seed=0, scale=1.0, copies=1))
     >>> Top(method="afl").make().ridge
     'auto'
     """

@@ -40,7 +40,7 @@ class AFL(ClosedForm[Linear]):
     Examples
     --------
     >>> AFL(ridge=10.0)
-    AFL(ridge=10.0, lift=Lift(width=0, activation='relu', seed=0, scale=1.0))
+    AFL(ridge=10.0, lift=Lift(width=0, activation='relu', seed=0, scale=1.0, copies=1))
     """
 
     predicts_numbers: ClassVar[bool] = True

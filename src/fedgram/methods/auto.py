@@ -63,7 +63,11 @@ from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 HIGH_WIDTH = 4096  # width of the lift with high effort
 FEWEST_JUDGES = 4  # clients: a secure sum over fewer hides nothing, or tolerates no drop-out
 _LISTED = 4  # candidates of a regression whose R2 is recorded
-NARROW, RATIO, WIDEST = 1024, 8, 2048  # with standard effort: largest input, factor, largest width
+# With standard effort: the largest input that is lifted, the factor, and the limits of the width.
+# How many random features are of use depends on the shapes of the classes, not on the number of
+# columns: so also a few columns are lifted to many.
+NARROW, RATIO, FEWEST, WIDEST = 1024, 8, 1024, 2048
+SIGNS = 16  # of a projection, at least: fewer have too few different sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +93,8 @@ class Auto(ClosedForm[Tuned]):
         samples); 0 leaves the softmax head out.
     effort
         Width of the lifted features on which squared-loss heads are solved too. "low": no lift.
-        "standard": for up to 1,024 features eight times as many, at most 2,048. "high": 4,096.
+        "standard": for up to 1,024 features eight times as many, but at least 1,024 and at most
+        2,048. "high": 4,096.
     judges
         Approximate number of samples used for model selection, from at least four randomly drawn
         clients; 0 uses all clients.
@@ -126,7 +131,7 @@ class Auto(ClosedForm[Tuned]):
 
     @statistics_step
     def lifted_statistics(self, samples: Samples, width: int) -> tuple[Features, Labels]:
-        return lifted(samples, Lift(width=width))
+        return lifted(samples, _lift_beside(samples.features.space.inputs, width))
 
     @step
     def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:
@@ -379,7 +384,10 @@ class Auto(ClosedForm[Tuned]):
             Candidates.of(first, self.lift, alone=not self.classes_alike, numbers=numbers),
             *(
                 Candidates.of(
-                    each, Lift(width=each.total.space.constant), beside=True, numbers=numbers
+                    each,
+                    _lift_beside(each.total.space.inputs, each.total.space.constant),
+                    beside=True,
+                    numbers=numbers,
                 )
                 for each in more
             ),
@@ -418,7 +426,9 @@ class Auto(ClosedForm[Tuned]):
             return 0
         if self.effort == "high":
             return HIGH_WIDTH
-        return min(WIDEST, RATIO * space.inputs) if space.inputs <= NARROW else 0
+        if space.inputs > NARROW:
+            return 0
+        return min(WIDEST, max(FEWEST, RATIO * space.inputs))
 
     def _judging(self, federation: Federation, samples: int) -> list[str] | None:
         """Return the clients used for model selection; None means all."""
@@ -429,6 +439,10 @@ class Auto(ClosedForm[Tuned]):
         if some >= len(clients):
             return None
         return sorted(federation.rng.choice(clients, some, replace=False).tolist())
+
+
+def _lift_beside(inputs: int, width: int) -> Lift:
+    return Lift(width=width, copies=max(1, -(-SIGNS // inputs)))
 
 
 def _setting(used: Sequence[tuple[Part, float]], prior: float) -> dict[str, Any]:

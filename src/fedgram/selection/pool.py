@@ -477,8 +477,8 @@ def _stepped(at: PoolWeights, length: float, shared: int) -> tuple[Floats, float
 
 
 def _rounded(weights: Floats) -> Floats:
-    """Return weights of six digits: with other BLAS kernels the last bits of a step differ."""
-    return np.array([float(f"{weight:.6g}") for weight in weights])
+    """Return weights of four digits: with other BLAS kernels a step differs by a few millionths."""
+    return np.array([float(f"{weight:.4g}") for weight in weights])
 
 
 def _newton_move(at: PoolWeights) -> Floats:
