@@ -361,7 +361,8 @@ def test_methods_are_listed_with_parameters_and_defaults():
     for name in names():
         assert re.search(rf"^{name}  \w", done.stdout, re.MULTILINE)
     assert "    ridge = 100.0\n" in done.stdout
-    assert 'lift = {width = 0, activation = "relu", seed = 0, scale = 1.0, copies = 1}' in done.stdout
+    lift = 'lift = {width = 0, activation = "relu", seed = 0, scale = 1.0, copies = 1}'
+    assert lift in done.stdout
 
 
 def test_methods_are_listed_as_json():
