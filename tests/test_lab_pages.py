@@ -33,7 +33,7 @@ MEASURED = re.compile(rf"{DIGITS}|{WORDS}|{DECIMALS}", re.M)
 GIVEN = {
     "README.md": ["3.11"],
     "docs/choosing.md": [
-        "8 MB per\nclient for 2,048, 34 MB for 4,096",
+        "2 MB per client for 1,024, 8 MB for 2,048, 34 MB for 4,096",
         "3.5 MB for 1,280",
     ],  # sizes
     "docs/deepafl.md": ["16 times finer"],
