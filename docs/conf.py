@@ -6,6 +6,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.util.inspect import TypeAliasForwardRef
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -29,6 +30,7 @@ autodoc_default_options = {"members": True}
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_type_aliases = {"Array": "Array"}  # ndarray of numpy
+TypeAliasForwardRef.__repr__ = lambda self: self.name  # in `Array | None`
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
@@ -44,6 +46,7 @@ html_theme = "furo"
 html_title = "fedgram"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_search_summary = False  # they need a server; pages may be opened as files

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser import Browser, find_browser
 
 import fedgram
 import fedgram.checks
@@ -191,6 +192,69 @@ def test_the_site_needs_no_network(site):
         loaded = re.findall(r"<(?:script|img|iframe)[^>]*src=\"(https?:[^\"]*)", text)
         styles = re.findall(r"<link[^>]*rel=\"stylesheet\"[^>]*href=\"(https?:[^\"]*)", text)
         assert not loaded + styles, path.name
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if find_browser() is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    browser = Browser(tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.close()
+
+
+SIZES = (
+    390,
+    800,
+    1280,
+    1400,
+)  # a telephone; a tablet; a list of pages beside the page; contents too
+# What sticks out of the page, pictures that are not there, and whether the list shows this page.
+LOOK = """(() => {
+  const list = document.querySelector('.sidebar-scroll')?.getBoundingClientRect();
+  const here = document.querySelector('.sidebar-tree .current-page > a')?.getBoundingClientRect();
+  return [document.documentElement.scrollWidth > WIDTH,
+    [...document.images].filter(image => !image.naturalWidth).map(image => image.src),
+    !here || (here.top >= list.top && here.bottom <= list.bottom)];
+})()"""
+
+
+def faults(browser, page, width):
+    """Return what is wrong with a page on a screen of a width."""
+    browser.ask(
+        "Emulation.setDeviceMetricsOverride",
+        width=width,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
+    browser.open(page.as_uri())
+    wider, missing, listed = browser.run(LOOK.replace("WIDTH", str(width)))
+    found = ["it is wider than the screen"] if wider else []
+    found += [] if listed else ["the list of pages does not show it"]
+    return found + missing + browser.complaints()
+
+
+@pytest.mark.docs
+def test_every_page_fits_the_screen(site, browser):
+    pages = sorted(path for path in site.rglob("*.html") if "_static" not in path.parts)
+    found = {
+        f"{page.relative_to(site)} at {width}": wrong
+        for page in pages
+        for width in SIZES
+        if (wrong := faults(browser, page, width))
+    }
+    assert not found
+
+
+@pytest.mark.docs
+def test_a_page_that_does_not_fit_is_found(browser, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("<!doctype html><div style='width: 500px'>wide</div><img src='missing.png'>")
+    assert faults(browser, page, 390)[:2] == [
+        "it is wider than the screen",
+        (tmp_path / "missing.png").as_uri(),
+    ]
 
 
 @pytest.mark.docs

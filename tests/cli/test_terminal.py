@@ -45,6 +45,42 @@ def test_what_a_method_chose_is_broken_between_words(columns):
     assert "accuracy on left-out samples:" in " ".join(map(str.strip, left[first:]))
 
 
+@pytest.mark.parametrize("columns", [60, 120])
+@pytest.mark.parametrize(
+    "words", [("study", "--list"), ("methods",), ("methods", "apfl"), ("settings",)], ids=" ".join
+)
+def test_lists_are_broken_between_words(words, columns):
+    code, written = in_terminal(words, columns)
+    left = screen(written)
+    assert code == 0
+    assert max(map(len, left)) <= columns
+    _, wide = in_terminal(words, 1000)
+    assert " ".join(" ".join(left).split()) == " ".join(" ".join(screen(wide)).split())
+
+
+def test_a_study_is_printed_as_wide_as_the_terminal_and_written_for_80_columns(tmp_path):
+    table = tmp_path / "t.toml"
+    table.write_text(
+        "[table]\ntitle = 'A title that is long enough to be broken in a narrow terminal, twice'\n"
+        "datasets = ['digits']\npartitions = ['iid', 'dirichlet 0.1', 'shards 2']\nclients = [4]\n"
+        "seeds = 2\nmethods = ['local', 'afl']\nshow = ['client_mean', 'bytes_up']\n"
+    )
+    read = {}
+    for columns in (60, 200):
+        code, written = in_terminal(
+            ("study", str(table), "-o", str(tmp_path / "out"), "-j1"), columns
+        )
+        assert code == 0, written
+        read[columns] = screen(written)
+    stored = (tmp_path / "out" / "table.txt").read_text("utf-8").splitlines()
+    assert max(map(len, stored)) <= 80
+    for columns, left in read.items():
+        table = left[: left.index(next(line for line in left if line.startswith("table.txt")))]
+        assert max(map(len, table)) <= columns
+    assert max(map(len, read[200])) > 80
+    assert any(line.count("±") == 6 for line in read[200])  # all columns side by side
+
+
 def test_doctor_can_be_read_on_light_and_dark_grounds():
     _, written = in_terminal(("doctor",), 80)
     assert styles(written) <= READABLE

@@ -10,7 +10,7 @@ from fedgram.cli import main
 from fedgram.errors import ConfigError
 from fedgram.experiments.reader import read_runs
 from fedgram.report.groups import comparisons
-from fedgram.report.paper_figures import _drawings, write_figures
+from fedgram.report.paper_figures import COLUMN, RATIO, _drawings, _name, write_figures
 
 
 @pytest.fixture
@@ -77,3 +77,21 @@ def test_without_matplotlib_the_extra_is_named_and_the_page_is_written(runs, tmp
     assert done.exit_code == 2
     assert "fedgram[figures]" in done.stderr
     assert out.exists()
+
+
+def test_names_of_series_are_above_the_plot_and_hide_no_curve(tmp_path, runs):
+    pytest.importorskip("matplotlib")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    (comparison,) = comparisons(runs)
+    for name, draw in _drawings(comparison):
+        figure = Figure(figsize=(COLUMN, RATIO * COLUMN), layout="constrained")
+        draw(figure)
+        _name(figure)
+        FigureCanvasAgg(figure).draw()
+        (names,) = figure.legends
+        (axes,) = figure.axes
+        assert names.get_window_extent().y0 >= axes.get_window_extent().y1, name
+        assert names.get_window_extent().x0 >= 0, name
+        assert axes.get_window_extent().height > 100, name  # of 250 pixels across

@@ -19,8 +19,8 @@ from fedgram.experiments.partition_summary import ClientCounts, PartitionSummary
 from fedgram.report.charts import palette
 from fedgram.report.charts.axes import Scale, axis_for, linear_ticks, log_ticks
 from fedgram.report.charts.clients import ClientPair, gains, spread_of_clients
-from fedgram.report.charts.curves import NARROW, curves, sensitivity
-from fedgram.report.charts.frame import ROW, dodged
+from fedgram.report.charts.curves import NARROW, WIDE, curves, sensitivity
+from fedgram.report.charts.frame import LETTER, ROW, TITLE_LETTER, dodged
 from fedgram.report.charts.partition import MOST_CLIENTS, partition
 from fedgram.report.markup import joined, number, tag, text
 
@@ -140,6 +140,19 @@ def test_early_rounds_do_not_squash_the_others_and_are_told_of():
     below = sum(mean < low for _, mean, _ in rounds)
     assert f"{below} early points of fedavg below the axis" in texts(picture)
     assert float(parsed(picture).get("data-low")) == rounds[0][1]
+
+
+@pytest.mark.parametrize("sheet", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("y_name", ["client mean accuracy, %", "R2 of a client, %"])
+def test_what_lies_below_the_axis_is_written_where_no_curve_and_no_other_text_is(sheet, y_name):
+    rounds = [(r, min(0.9, 0.1 + 0.08 * r), 0.0) for r in range(1, 41)]
+    series = {"afl": [(1, 0.92, 0.0)], "fedavg": rounds, "a long name": rounds}
+    root = parsed(curves("t", series, axis="rounds", y_name=y_name, sheet=sheet))
+    (below,) = (text for text in root.iter(f"{SVG}text") if "below" in text.text)
+    (name,) = (text for text in root.iter(f"{SVG}text") if text.text == y_name)
+    assert float(below.get("y")) == float(name.get("y"))
+    starts = float(below.get("x")) - LETTER * len(below.text)
+    assert starts > float(name.get("x")) + LETTER * len(y_name)
 
 
 def test_what_is_solved_at_once_and_the_end_of_a_curve_are_always_on_the_axis():
@@ -384,6 +397,16 @@ def test_names_of_clients_and_classes_do_not_overlap(shape):
     places = sorted(float(e.get("x")) for e in columns)
     room = 11 if any(e.get("transform") for e in columns) else 6.2 * 5
     assert all(b - a >= room for a, b in itertools.pairwise(places))
+
+
+@pytest.mark.parametrize("length", [5, 60, 5000])
+def test_the_title_of_a_partition_is_as_wide_as_the_figure_at_most(length):
+    client = ClientCounts(client="a", holdout=False, train=(3, 0), valid=(0, 0), test=(1, 0))
+    summary = PartitionSummary(classes=("cat", "dog"), clients=(client,))
+    root = parsed(partition("x" * length, summary))
+    (title,) = (text for text in root.iter(f"{SVG}text") if text.get("class") == "title")
+    assert title.text.startswith("xxxx")
+    assert 12 + TITLE_LETTER * len(title.text) <= float(root.get("width")) < 1000
 
 
 def test_every_cell_of_a_large_partition_is_drawn_in_the_shade_of_its_count():

@@ -3,10 +3,13 @@
 import re
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 
 import fedgram as fg
 from fedgram.cli import main
+from fedgram.report.groups import comparisons
+from fedgram.report.paper_figures import _drawings
 
 
 def test_a_report_of_numbers_speaks_of_r2_and_keeps_names(tmp_path):
@@ -41,6 +44,43 @@ def test_a_report_of_numbers_speaks_of_r2_and_keeps_names(tmp_path):
         page = page.replace(name, "")
     assert not re.search("accurac", page, re.IGNORECASE)
     assert "classes in training" not in page
+    assert "Pooled models" not in page  # one model is selected, which the chosen settings name
+
+
+def test_seeds_of_numbers_are_called_r2(tmp_path):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(120, 9))
+    np.savez(tmp_path / "d.npz", x=x, y=x[:, 0], client=np.arange(120) % 3)
+    words = [
+        "run",
+        str(tmp_path / "d.npz"),
+        "-m",
+        "afl",
+        "--seeds",
+        "2",
+        "-s",
+        "data.partition=given",
+    ]
+    words += ["-s", "data.task=regression", "-s", "data.output_range=[-9, 9]"]
+    done = CliRunner().invoke(main, words)
+    assert "R2 in %: mean ± standard deviation over seeds" in done.output
+    assert "accuracy" not in done.output
+
+
+def test_axes_of_figures_for_papers_are_called_r2(tmp_path):
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(240, 9))
+    y = x[:, 0] + 0.2 * rng.normal(size=240)
+    data = fg.Dataset(x, y, np.arange(240) % 3, task="regression", output_range=(-9, 9))
+    results = fg.run(["local", "afl"], fg.federate(data))
+    (comparison,) = comparisons([result.record for result in results])
+    for name, draw in _drawings(comparison):
+        made = figure()
+        draw(made)
+        labels = made.axes[0].get_ylabel() + made.axes[0].get_xlabel()
+        assert "R2" in labels, name
+        assert "accuracy" not in labels, name
 
 
 def test_results_of_numbers_speak_of_r2():

@@ -10,11 +10,10 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.padding import Padding
+from rich.text import Text
 
 from fedgram.cli.completion import complete_keys, complete_methods
 from fedgram.cli.root import main
-from fedgram.cli.screen import cell
 from fedgram.errors import ConfigError
 from fedgram.experiments import config as configuration
 from fedgram.experiments.settings_list import (
@@ -26,6 +25,7 @@ from fedgram.experiments.settings_list import (
     written,
 )
 from fedgram.federation import method as methods_module
+from fedgram.runtime.text import broken, escaped
 
 
 @main.command()
@@ -44,16 +44,50 @@ def methods(name: str | None, as_json: bool) -> None:
         return
     console = Console()
     for entry in listed:
-        console.print(f"[bold]{entry['name']}[/bold]  {cell(entry['summary'])}")
+        _write(console, f"{entry['name']}  {entry['summary']}", bold=len(entry["name"]))
         if name:
             for paragraph in _paragraphs(methods_module.find_method(name)):
-                console.print(f"\n{cell(paragraph)}", highlight=False)
+                console.print()
+                _write(console, paragraph)
             console.print()
         for parameter in entry["parameters"]:
-            default = cell(written(parameter["default"]))
-            console.print(f"    {parameter['name']} = {default}", highlight=False)
-            text = f"[dim]{cell(parameter['text'])}[/dim]"
-            console.print(Padding(text, (0, 0, 0, 8), expand=False), highlight=False)
+            default = written(parameter["default"])
+            _write(console, f"{parameter['name']} = {default}", indent=4, hanging=8)
+            _write(console, parameter["text"], indent=8, style="dim")
+
+
+def _write(
+    console: Console,
+    text: str,
+    *,
+    indent: int = 0,
+    hanging: int = 0,
+    bold: int = 0,
+    style: str = "",
+) -> None:
+    """Print a text in lines that fit, broken between words, its beginning in bold.
+
+    Parameters
+    ----------
+    console
+        Where it is printed.
+    text
+        The text.
+    indent
+        Spaces before each line.
+    hanging
+        Further spaces before all lines but the first.
+    bold
+        Number of characters in bold.
+    style
+        Style of the whole text.
+    """
+    first = " " * indent
+    lines = Text(
+        broken(escaped(text), console.width, first=first, rest=first + " " * hanging), style=style
+    )
+    lines.stylize("bold", indent, indent + bold)
+    console.print(lines, soft_wrap=True)
 
 
 def _described(name: str) -> dict[str, Any]:
@@ -135,8 +169,7 @@ def _print(found: list[Setting]) -> None:
     if not found:
         raise ConfigError("all settings have their defaults; leave out --changed")
     for one in found:
-        value = f"[bold]{cell(one.key)}[/bold] = {cell(written(one.value))}"
-        more = f"  [dim](default {cell(written(one.default))})[/dim]" if one.changed else ""
-        console.print(value + more, highlight=False)
-        text = f"[dim]{cell(' '.join(one.text.replace('`', '').split()))}[/dim]"
-        console.print(Padding(text, (0, 0, 0, 4), expand=False), highlight=False)
+        more = f"  (default {written(one.default)})" if one.changed else ""
+        value = f"{one.key} = {written(one.value)}{more}"
+        _write(console, value, hanging=8, bold=len(one.key))
+        _write(console, one.text.replace("`", ""), indent=4, style="dim")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from textwrap import wrap
 from typing import Any, Literal
 
 from rich import box
@@ -27,7 +26,7 @@ from fedgram.experiments.measures import ACCURACIES, COSTS, ERRORS, SCORES, Quan
 from fedgram.experiments.run_record import RateSearchRecord, RunRecord, TunedSettings
 from fedgram.experiments.seeds import MeanAndStd, mean_and_std
 from fedgram.federation.method import method_name
-from fedgram.runtime.text import MISSING, escaped, percent, short_seconds
+from fedgram.runtime.text import MISSING, broken, escaped, percent, short_seconds
 
 NARROW = 78
 ALTERNATIVES = 3  # number of alternatives shown below the table
@@ -85,8 +84,8 @@ def print_runs(title: str, runs: Sequence[RunRecord], gains: Sequence[Gain], lab
     notes = (note for run, name in zip(runs, names, strict=True) for note in _notes(run, name))
     width = min(console.width, NARROW)
     for note in dict.fromkeys(notes):
-        lines = wrap(escaped(note), width, subsequent_indent="  ", break_long_words=False)
-        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        lines = broken(escaped(note), width)
+        console.print(lines, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_seeds(title: str, methods: Sequence[Sequence[RunRecord]]) -> None:
@@ -122,7 +121,8 @@ def print_seeds(title: str, methods: Sequence[Sequence[RunRecord]]) -> None:
     headers = [*(one.header for one in shown), "time\ns"]
     for table in _tables(console.width, "method", headers, rows):
         console.print(table)
-    console.print("accuracy in %: mean ± standard deviation over seeds; bytes per client")
+    score = score_words(numbers=any(run.summary.errors for runs in methods for run in runs)).one
+    console.print(f"{score} in %: mean ± standard deviation over seeds; bytes per client")
 
 
 def _spread(found: MeanAndStd | None) -> str:

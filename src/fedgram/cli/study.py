@@ -15,13 +15,15 @@ from fedgram.cli.root import main
 from fedgram.cli.screen import cell
 from fedgram.experiments.measures import score_words
 from fedgram.experiments.study.curves import costs, sensitivities
+from fedgram.experiments.study.export import table_json
 from fedgram.experiments.study.make import State, make
 from fedgram.experiments.study.settings import load, preset, presets, title
 from fedgram.experiments.study.summary import Summary
+from fedgram.experiments.study.writers import text
 from fedgram.report.charts.axes import wide
 from fedgram.report.charts.curves import curves, sensitivity
 from fedgram.runtime import files
-from fedgram.runtime.text import duration, escaped
+from fedgram.runtime.text import broken, duration, escaped
 
 
 @main.command("study")
@@ -82,19 +84,25 @@ def study(
             show(state)
     if not estimate:
         _draw(state.summary, folder)
-        file = "table.json" if as_json else "table.txt"
-        click.echo((folder / file).read_text(encoding="utf-8"), nl=False)
+        click.echo(
+            table_json(state.summary) if as_json else text(state.summary, _width()), nl=False
+        )
         click.echo(f"table.txt, .md, .csv, .tex and .json are in {folder}", err=True)
     context.exit(state.code)
 
 
 def _list() -> None:
     """Print a line for each preset; in narrow terminals it is broken between words."""
-    names, width = presets(), Console().width
+    names = presets()
     longest = max(map(len, names))
     for name in names:
-        first, others = f"{name:{longest}}  ", " " * (longest + 2)
-        click.echo(click.wrap_text(title(name), width, first, others))
+        rest = " " * (longest + 2)
+        click.echo(broken(title(name), _width(), first=f"{name:{longest}}  ", rest=rest))
+
+
+def _width() -> int:
+    """Return the columns of the terminal: 80 where there is none, unless COLUMNS says otherwise."""
+    return Console().width
 
 
 def _draw(summary: Summary, folder: Path) -> None:

@@ -34,7 +34,7 @@ def costs(comparison: Comparison) -> Markup | None:
         drawn.append(_both(partial(curves, name, series, axis=axis, chosen=rings, y_name=y_name)))
     if not drawn:
         return None
-    return joined(_gallery(drawn), tag("p", _drawn_here(comparison), class_="note"))
+    return _gallery([*drawn, tag("p", _drawn_here(comparison), class_="note")])
 
 
 def _tells(axis: str, series: Iterable[Sequence[Point]], comparison: Comparison) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.errors import ConfigError
-from fedgram.experiments.measures import ACCURACIES, COST_AXES
+from fedgram.experiments.measures import COST_AXES
 from fedgram.experiments.run_record import RunRecord
 from fedgram.experiments.seeds import Point, chosen_at, mean_curve
 from fedgram.report.charts.axes import wide
@@ -21,6 +21,8 @@ from fedgram.runtime import files
 
 COLUMN = 3.4  # inches: a column of a page with two
 RATIO = 0.72  # height of a figure, by its width
+NAMES_IN_A_ROW = 4
+ROW = 0.17  # inches of a row of names above the plot
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -43,6 +45,7 @@ STYLE: dict[Any, Any] = {
 }
 FORMATS = ("pdf", "png")
 MOST_MARKS = 12  # of a curve
+LONG = 14  # characters of a name from which on fewer names are in a row
 
 
 def write_figures(runs: Sequence[RunRecord], folder: Path) -> list[Path]:
@@ -73,30 +76,50 @@ def write_figures(runs: Sequence[RunRecord], folder: Path) -> list[Path]:
             for name, draw in _drawings(comparison):
                 figure = Figure(figsize=(COLUMN, RATIO * COLUMN))
                 draw(figure)
+                _name(figure)
                 path = folder / f"{section}{name}"
                 _write(figure, path)
                 written.append(path)
     return written
 
 
+def _name(figure: Any) -> None:
+    """Write the names of the series above the plot, where they hide no curve."""
+    marks, names = figure.axes[0].get_legend_handles_labels()
+    across = NAMES_IN_A_ROW if max(map(len, names)) < LONG else NAMES_IN_A_ROW // 2
+    across = min(across, len(names))
+    figure.set_figheight(figure.get_figheight() + ROW * math.ceil(len(names) / across))
+    figure.legend(
+        marks,
+        names,
+        loc="outside upper center",
+        ncols=across,
+        frameon=False,
+        handlelength=1.6,
+        columnspacing=1.0,
+        borderaxespad=0.2,
+    )
+
+
 def _drawings(comparison: Comparison) -> Iterator[tuple[str, Any]]:
     """Yield the name of each figure and a function that draws it."""
+    score = comparison.words.one
     for axis in COST_AXES:
         series = {row.label: mean_curve(row.runs, axis) for row in comparison.rows}
         if sum(map(len, series.values())) > 1:
             chosen = {r.label: chosen_at(r.runs, axis) for r in comparison.rows if r.repeated}
-            yield f"accuracy-{axis}", _Costs(axis, series, chosen).draw
+            yield f"accuracy-{axis}", _Costs(axis, series, chosen, score).draw
     reached = {
         row.label: sorted(a for run in row.runs for a in run.chosen.by_client().values())
         for row in comparison.rows
     }
     if any(reached.values()):
-        yield "clients", _Clients(reached).draw
+        yield "clients", _Clients(reached, score).draw
     compared = {row.label: comparison.pairs(row) for row in comparison.rows if not row.alone}
     start = floor([pair for some in compared.values() for pair in some])
     for label, pairs in compared.items():
         if pairs:
-            yield f"gain-{_file_name(label)}", _Gain(label, pairs, start).draw
+            yield f"gain-{_file_name(label)}", _Gain(label, pairs, start, score).draw
 
 
 class _Costs:
@@ -107,8 +130,9 @@ class _Costs:
         axis: str,
         series: Mapping[str, Sequence[Point]],
         chosen: Mapping[str, float | None],
+        score: str,
     ) -> None:
-        self.axis, self.series, self.chosen = axis, series, chosen
+        self.axis, self.series, self.chosen, self.score = axis, series, chosen, score
 
     def draw(self, figure: Any) -> None:
         axes = figure.add_subplot()
@@ -124,8 +148,7 @@ class _Costs:
         low, high = accuracy_limits(self.series)
         axes.set_ylim(100 * low, 100 * high + 1)
         axes.set_xlabel(COST_AXES[self.axis].label)
-        axes.set_ylabel(f"{ACCURACIES['client_mean'].label} (%)")
-        axes.legend(frameon=False)
+        axes.set_ylabel(f"client-mean {self.score} (%)")
 
     def _curve(self, axes: Any, place: int, label: str, points: Sequence[Point]) -> None:
         color, marker = LIGHT[place % len(LIGHT)], MARKERS[(place + place // 8) % len(MARKERS)]
@@ -155,8 +178,8 @@ def _linear_up_to(lowest: float, zero: bool) -> dict[str, float]:
 class _Clients:
     """The clients of every method from the worst to the best."""
 
-    def __init__(self, reached: Mapping[str, Sequence[float]]) -> None:
-        self.reached = reached
+    def __init__(self, reached: Mapping[str, Sequence[float]], score: str) -> None:
+        self.reached, self.score = reached, score
 
     def draw(self, figure: Any) -> None:
         axes = figure.add_subplot()
@@ -171,20 +194,19 @@ class _Clients:
                     label=label,
                 )
         axes.set_xlabel("% of clients, from the worst to the best")
-        axes.set_ylabel("accuracy of a client (%)")
-        axes.legend(frameon=False)
+        axes.set_ylabel(f"{self.score} of a client (%)")
 
 
 class _Gain:
-    """Each client's accuracy with a method against that of training alone."""
+    """Each client's score with a method against that of training alone."""
 
-    def __init__(self, label: str, pairs: Sequence[ClientPair], start: float) -> None:
-        self.label, self.pairs, self.start = label, pairs, 100 * start
+    def __init__(self, label: str, pairs: Sequence[ClientPair], start: float, score: str) -> None:
+        self.label, self.pairs, self.start, self.score = label, pairs, 100 * start, score
 
     def draw(self, figure: Any) -> None:
         axes = figure.add_subplot()
         most = max(pair.samples for pair in self.pairs) or 1
-        for way, color, marker in ((0, "#5f6675", "o"), (1, LIGHT[0], "^"), (-1, LIGHT[1], "v")):
+        for way, color, marker in ((1, LIGHT[0], "^"), (-1, LIGHT[1], "v"), (0, "#5f6675", "o")):
             some = [
                 pair
                 for pair in self.pairs
@@ -203,9 +225,12 @@ class _Gain:
             )
         axes.plot([self.start, 100], [self.start, 100], color="#5f6675", linewidth=0.6)
         axes.set_aspect("equal")
-        axes.set_xlabel("accuracy of training alone (%)")
-        axes.set_ylabel(f"accuracy with {self.label} (%)")
-        axes.legend(frameon=False, loc="lower right")
+        room = 0.03 * (100 - self.start)
+        ends = (self.start - room, 100 + room)
+        axes.set(xlim=ends, ylim=ends)
+        axes.locator_params(nbins=5, steps=[1, 2, 5, 10])
+        axes.set_xlabel(f"{self.score} of training alone (%)")
+        axes.set_ylabel(f"{self.score} with {self.label} (%)")
 
 
 def _write(figure: Any, path: Path) -> None:

@@ -314,7 +314,12 @@ def _best(accuracies: Mapping[str, float]) -> str:
 
 
 def pools(comparison: Comparison) -> Markup | None:
-    """Return the models that methods pooled, with the weight of each in every run."""
+    """Return the models that methods pooled, with the weight of each in every run.
+
+    In a regression one model is selected instead: the chosen settings name it.
+    """
+    if comparison.numbers:
+        return None
     drawn = []
     for place, row in enumerate(comparison.rows):
         found = [(run, run.summary.tuned.pool) for run in row.runs if run.summary.tuned is not None]

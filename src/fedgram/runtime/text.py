@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 
 from fedgram.errors import DataError
@@ -188,6 +189,35 @@ def one_line(text: object) -> str:
     'no samples \\x07'
     """
     return escaped(" ".join(str(text).split()))
+
+
+def broken(text: str, width: int, *, first: str = "", rest: str = "  ") -> str:
+    """Return a text in lines of a width, broken between words; a longer word stays whole.
+
+    Parameters
+    ----------
+    text
+        The text; line breaks in it count as spaces.
+    width
+        Most characters of a line.
+    first, rest
+        What the first line and the others begin with.
+
+    Examples
+    --------
+    >>> print(broken("the weight of the squared norm", 16))
+    the weight of
+      the squared
+      norm
+    """
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def csv_cell(value: object) -> object:

@@ -10,9 +10,9 @@ from fedgram.experiments.study.export import table_csv, table_json
 from fedgram.experiments.study.layout import LAST, PUBLISHED, Line, Panel, notes, panels
 from fedgram.experiments.study.summary import CellValue, Summary
 from fedgram.runtime import files
-from fedgram.runtime.text import escaped, one_line
+from fedgram.runtime.text import broken, escaped, one_line
 
-WIDTH = 80
+WIDTH = 80  # of table.txt; on the screen it is that of the terminal
 _MARKS = {1: "**", 2: " *", None: "  "}
 _TEX = {
     **{c: f"\\{c}" for c in "&%$#_{}"},
@@ -32,14 +32,16 @@ def write(summary: Summary, folder: Path) -> None:
         files.write(folder / name, render(summary))
 
 
-def text(summary: Summary) -> str:
-    """Return the table for a terminal of 80 columns."""
-    parts = [summary.table.title]
+def text(summary: Summary, width: int = WIDTH) -> str:
+    """Return the table for a terminal; a column that is wider than that stays whole."""
+    parts = [broken(summary.table.title, width, rest="")]
     for panel in panels(summary):
-        for shared, columns in _fitting(panel, panel.columns):
-            heading = ", ".join(word for word in (panel.heading, *shared) if word)
+        for shared, columns in _fitting(panel, panel.columns, width):
+            words = ", ".join(word for word in (panel.heading, *shared) if word)
+            heading = broken(words, width, rest="")
             parts.append("\n".join([heading, "", *_block(panel, columns, len(shared))]).strip("\n"))
-    parts.append("\n".join(notes(summary, best="**", second="*")))
+    remarks = notes(summary, best="**", second="*")
+    parts.append("\n".join(broken(remark, width) for remark in remarks))
     return escaped("\n\n".join(parts), keep="\n") + "\n"
 
 
@@ -163,23 +165,23 @@ def _labels(line: Line) -> list[str]:
 
 
 def _fitting(
-    panel: Panel, columns: Sequence[tuple[str, ...]], level: int = 0
+    panel: Panel, columns: Sequence[tuple[str, ...]], width: int, level: int = 0
 ) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """Cut columns until every part fits the page: at their outer levels first.
+    """Cut columns until every part has at most a width: at their outer levels first.
 
     A part comes with the labels that all its columns share.
     """
     columns = list(columns)
-    wide = max(map(len, _block(panel, columns, level))) > WIDTH
+    wide = max(map(len, _block(panel, columns, level))) > width
     if not wide or len(columns) < 2:
         yield columns[0][:level], columns
     elif level < len(columns[0]) - 1:
         for _, part in groupby(columns, key=lambda column: column[: level + 1]):
-            yield from _fitting(panel, list(part), level + 1)
+            yield from _fitting(panel, list(part), width, level + 1)
     else:
         half = (len(columns) + 1) // 2
-        yield from _fitting(panel, columns[:half], level)
-        yield from _fitting(panel, columns[half:], level)
+        yield from _fitting(panel, columns[:half], width, level)
+        yield from _fitting(panel, columns[half:], width, level)
 
 
 def _block(panel: Panel, columns: Sequence[tuple[str, ...]], level: int) -> list[str]:

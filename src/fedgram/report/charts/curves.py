@@ -16,6 +16,8 @@ from fedgram.experiments.measures import COST_AXES
 from fedgram.experiments.seeds import Point
 from fedgram.report.charts.axes import Scale, Written, axis_for, wide
 from fedgram.report.charts.frame import (
+    LETTER,
+    NAME_X,
     ROW,
     Frame,
     LegendEntry,
@@ -187,26 +189,27 @@ def _drawn(
     lowest = min((mean for points in kept.values() for _, mean, _ in points), default=0.0)
     return frame.draw(
         _names(kept, places, lines, frame, sheet),
-        _below(kept, frame),
+        _below(kept, frame, "early point" if reaching else "point"),
         plot=[*marks, *above],
         all_of_y=lowest if lowest < frame.y.low else None,
     )
 
 
-def _below(kept: Series, frame: Frame) -> Markup:
-    """Return a line of text on what lies below the axis."""
+def _below(kept: Series, frame: Frame, what: str) -> Markup:
+    """Return a line of text on what lies below the axis: above the plot, where no curve is."""
     counts = {
         name: sum(mean < frame.y.low for _, mean, _ in points) for name, points in kept.items()
     }
     number_below = sum(counts.values())
     if not number_below:
         return Markup("")
-    points = f"{number_below} early point{'s' * (number_below > 1)}"
-    label = f"{points} of {', '.join(name for name, count in counts.items() if count)}"
-    room = int((frame.x.end - frame.x.start) / 6.6)
-    label = f"{label} below the axis" if len(label) < room - 15 else f"{points} below the axis"
-    line = words(frame.x.end, frame.y.start - 6, label, anchor="end", class_="small")
-    return tag("g", line, class_="faint below halo")
+    points = f"{number_below} {what}{'s' * (number_below > 1)}"
+    names = ", ".join(name for name, count in counts.items() if count)
+    room = (frame.x.end - NAME_X - LETTER * len(frame.y_name)) / LETTER - 2
+    labels = [f"{points} of {names} below the axis", f"{points} below the axis"]
+    label = next((label for label in labels if len(label) <= room), f"{points} below")
+    line = words(frame.x.end, frame.y_name_height, label, anchor="end", class_="small")
+    return tag("g", line, class_="faint below")
 
 
 def _drawable(series: Series) -> dict[str, list[Point]]:

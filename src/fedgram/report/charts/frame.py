@@ -15,6 +15,9 @@ LONGEST = 24
 ROW = 16.0
 MARK = 8.0  # room above a plot for a marker at its upper end
 GAP = 9.0  # between two labels of an axis
+NAME_X = 12  # where a title and the name of the y axis begin
+TITLE_LETTER = 7.7  # width of a character of a title
+LETTER = 7.0  # width of a character of small text in a wide font, also on a telephone
 # How the page's script writes the ticks of an axis that is zoomed.
 _FORMATS = {percent_tick: "percent", size: "bytes", quantity: "quantity"}
 
@@ -75,6 +78,11 @@ class Frame:
     y_text: Written = compact
     x_ticks: Sequence[float] | None = None
 
+    @property
+    def y_name_height(self) -> float:
+        """Where the name of the y axis stands, above the plot."""
+        return self.y.end - 14
+
     def draw(
         self,
         *content: str | Iterable[str],
@@ -96,7 +104,9 @@ class Frame:
             self.width,
             self.height,
             f"{self.title}: {self.y_name} against {self.x_name}",
-            words(12, 22, shortened(self.title, int(self.width / 7.7)), class_="title"),
+            words(
+                NAME_X, 22, shortened(self.title, int(self.width / TITLE_LETTER)), class_="title"
+            ),
             self._horizontal(),
             self._vertical(),
             self._clipped(drawn) if drawn else "",
@@ -121,7 +131,7 @@ class Frame:
             words(left - 6, self.y(t) + 4, self.y_text(t), anchor="end", class_="small")
             for t in ticks
         ]
-        name = words(12, self.y.end - 14, self.y_name, class_="small")
+        name = words(NAME_X, self.y_name_height, self.y_name, class_="small")
         grid = tag("g", tag("path", d=rules, class_="rule grid"), texts, class_="yticks")
         return tag("g", grid, name, class_="faint")
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedgram.experiments.partition_summary import ClientCounts, PartitionSummary
-from fedgram.report.charts.frame import shortened, svg, words
+from fedgram.report.charts.frame import LETTER, TITLE_LETTER, shortened, svg, words
 from fedgram.report.markup import Markup, joined, number, tag
 
+LONGEST_TITLE = 100
 MOST_CLIENTS = 200  # more are thinned out: a column needs a few pixels
 MANY = 2500  # cells that are drawn without words of their own
 SMALLEST_DOT = 9.0  # pixels of a cell from which on dots of different size can be distinguished
@@ -38,12 +39,13 @@ def partition(title: str, summary: PartitionSummary) -> str:
         caption.append(f"{len(shown)} of the clients, evenly picked by size")
     if any(client.holdout for client in shown):
         caption.append("orange: held out of training")
+    head, below = shortened(title, LONGEST_TITLE), "; ".join(caption)
     return svg(
-        sheet.width,
+        max(sheet.width, 24 + TITLE_LETTER * len(head), 24 + LETTER * len(below)),
         sheet.height,
         f"{title}: {', '.join(caption)}",
-        words(12, 22, title, class_="title"),
-        tag("g", words(12, 40, "; ".join(caption), class_="small"), class_="faint"),
+        words(12, 22, head, class_="title"),
+        tag("g", words(12, 40, below, class_="small"), class_="faint"),
         sheet.bars(),
         sheet.strips(),
         sheet.dots() if sheet.dotted else sheet.cells(),
