@@ -10,6 +10,7 @@ NumPy allocate, in a process of its own, beyond what the same samples take with 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
@@ -41,10 +42,15 @@ SHAPES = {"phone": (129, 10, 50), "hospital": (1281, 100, 10_000), "wide": (4097
 
 
 class OneByOne(InProcess):
-    """The engine without unions: one client after the other."""
+    """The engine without unions and stacks: one client after the other."""
 
     def _sum_of_union(self, step: Any, broadcast: Any, names: Any) -> None:
         return None
+
+    def _stacked(self, step: Any, broadcast: Any, names: Any, client_at: Any) -> Any:
+        alone = functools.partial(step)
+        alone.__name__ = step.__name__  # type: ignore[attr-defined]
+        return self._ask(alone, broadcast, names, client_at)
 
     def _evaluate_together(self, task: Any, shared: Any) -> None:
         return None

@@ -69,10 +69,15 @@ def listed(everybody):
 
 
 class OneByOne(InProcess):
-    """The engine without unions."""
+    """The engine without unions and stacks."""
 
     def _sum_of_union(self, step, broadcast, names):
         return None
+
+    def _stacked(self, step, broadcast, names, client_at):
+        alone = functools.partial(step)
+        alone.__name__ = step.__name__
+        return self._ask(alone, broadcast, names, client_at)
 
     def _evaluate_together(self, task, shared):
         return None

@@ -1,6 +1,7 @@
 """The default: what it asks, what it pools with which weights, what it says."""
 
 import functools
+import itertools
 import json
 import os
 import subprocess
@@ -580,3 +581,33 @@ def test_other_kernels_give_the_same_shared_result():
         pytest.skip("this machine runs fewer than two of the kernels")
     first, *others = found.values()
     assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_a_client_answers_the_same_alone_and_among_others(number):
+    """In stacks of any clients, in any order: replies, their bytes, and what is stored."""
+    ends = [0, 30, 31, 61, 61, 64, 94, 164]  # clients of 30, 1, 30, 0, 3, 30 and 70 samples
+    parts = [trainable().take(slice(a, b)) for a, b in itertools.pairwise(ends)]
+    method = create_method("auto")
+    asked = question(parts, method, number)
+    weights = {"weights": np.array([0.7, 3.0, 0.0, 1.0]), "places": [0, 2, len(STRENGTHS)]}
+
+    def answers(order, groups):
+        totals = [frozenset({"statistics"} if k % 3 else ()) for k in range(len(parts))]
+        clients = [
+            Client(id=str(k), train=part, valid=part.take([]), totals=heard, state={})
+            for k, (part, heard) in enumerate(zip(parts, totals, strict=True))
+        ]
+        found = {}
+        for group in groups(order):
+            some = [clients[k] for k in group]
+            judged = method.left_out.stacked(some, asked)
+            pooled = method.pool.stacked(some, weights)
+            for k, *replies in zip(group, judged, pooled, strict=True):
+                found[k] = codec.digest([*replies, clients[k].state["left_out"]])
+        return [found[k] for k in sorted(found)]
+
+    order = list(range(len(parts)))
+    alone = answers(order, lambda order: [[k] for k in order])
+    assert alone == answers(order, lambda order: [order])
+    assert alone == answers(order[::-1], lambda order: [order[:3], order[3:]])

@@ -470,3 +470,38 @@ def test_a_pool_goes_through_a_file(tmp_path):
     assert codec.digest(again) == codec.digest(one)
     rows = trainable().features.take(slice(0, 10))
     assert np.array_equal(again(rows), one(rows))
+
+
+# Many clients, and many models, together
+
+
+@pytest.mark.parametrize("samples", [0, 1, 2, 9, 33])
+@pytest.mark.parametrize("classes", [1, 2, 5, 17])
+def test_pools_of_many_clients_are_those_of_each(samples, classes):
+    rng = np.random.default_rng(samples + classes)
+    terms = 40 * rng.normal(size=(7, 4, samples, classes))
+    codes = rng.integers(0, classes, (7, samples))
+    weights, shares = rng.integers(1, 5, (7, samples)), np.array([0.3, 0.0, 2.0, 1.0])
+    together = PoolSums.of_each(terms, codes, shares, weights)
+    for k, found in enumerate(together):
+        assert found == PoolSums.of(terms[k], codes[k], shares, weights[k])
+    some = [5, 2, 3]
+    again = PoolSums.of_each(terms[some], codes[some], shares, weights[some])
+    assert all(again[place] == together[k] for place, k in enumerate(some))
+
+
+@pytest.mark.parametrize("samples", [0, 1, 2, 9, 33])
+@pytest.mark.parametrize("classes", [1, 2, 5, 17])
+def test_likelihoods_of_many_models_are_those_of_each(monkeypatch, samples, classes):
+    rng = np.random.default_rng(samples + classes)
+    scores = rng.normal(size=(6, samples, classes)).astype(np.float32)
+    odds, codes = rng.normal(size=(samples, classes)), rng.integers(0, classes, samples)
+    weights = rng.integers(1, 5, samples)
+    for scales in (SCALES, GAUSSIAN_SCALES):
+        alone = side_by_side(
+            [LikelihoodSums.over_scales(each, odds, scales, codes, weights) for each in scores]
+        )
+        assert LikelihoodSums.over_scales(scores, odds, scales, codes, weights) == alone
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "_SCORES_AT_ONCE", max(1, 2 * samples * classes))
+            assert LikelihoodSums.over_scales(scores, odds, scales, codes, weights) == alone

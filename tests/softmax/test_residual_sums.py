@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from fedgram import Features, Grid, Labels, Lift, PartitionPlan, Samples, Space, federate
@@ -12,6 +14,7 @@ from fedgram.core import codec
 from fedgram.core.exact import block_matmul
 from fedgram.core.samples import concatenate
 from fedgram.errors import DataError, ExactnessError, MismatchError
+from fedgram.federation.sites import Union
 from fedgram.selection.holdout import folds
 from fedgram.softmax import sums
 from fedgram.softmax.arithmetic import SoftmaxGrid, exact_logits, softmax_residuals
@@ -466,3 +469,54 @@ def test_wrong_programs_are_wrong_for_one_reason():
         return Loose((rows.T @ residuals).astype(np.int64), int(losses.sum()))
 
     any_split_gives_the_same_totals(exact, asked(trainable(), number=1), trainable())
+
+
+# Unions of clients
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8),
+    number=st.sampled_from([0, 1, 5]),
+    base=st.booleans(),
+    residuals=st.booleans(),
+    reach=st.sampled_from([0.0, 0.02, 2.0, 1000.0]),
+    mixed=st.booleans(),
+)
+def test_a_union_gives_the_sum_and_the_bytes_of_its_clients(
+    sizes, number, base, residuals, reach, mixed
+):
+    samples = trainable().take(slice(0, sum(sizes)))
+    query = asked(trainable(), number=number, base=base, reach=reach)
+    query = replace(query, residuals=residuals)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    if mixed:  # as with validation samples, which come behind
+        owners = np.random.default_rng(1).permutation(owners)
+    alone = [query.sums(samples.take(np.flatnonzero(owners == k))) for k in range(len(sizes))]
+    union = Union(samples=samples, owners=owners, clients=len(sizes))
+    total, size = query.total(union)
+    assert total == ResidualSums.sum_of(alone)
+    assert size == sum(codec.counted(one) for one in alone)
+
+
+def test_types_of_small_residual_sums_are_made_where_bounds_differ(monkeypatch):
+    """Sums of the last feature are zero here, while those of others need more bytes."""
+    space = Space(width=2, unit=1.0, bound=127)
+    rows = Features(np.array([[90, 1], [-90, 1], [1, 1]] * 2, np.int8), space)
+    samples = Samples(rows, Labels(np.array([0, 1, 0] * 2), ("a", "b")))
+    query = SoftmaxQuery(
+        values=np.zeros((1, 2, 2), np.int64), grid=SoftmaxGrid(), space=space, classes=("a", "b")
+    )
+    owners = np.array([0, 0, 1, 2, 2, 3])
+    alone = [query.sums(samples.take(np.flatnonzero(owners == k))) for k in range(4)]
+    assert not alone[0].products[0, -1].any()
+    total, size = query.total(Union(samples=samples, owners=owners, clients=4))
+    assert size == sum(codec.counted(one) for one in alone)
+    assert total == ResidualSums.sum_of(alone)
+
+
+def test_features_without_a_grid_have_no_total_of_a_union(gridded):
+    samples = gridded(20, 4, 3, grid=Grid(bits="off"))
+    query = asked(samples)
+    with pytest.raises(ExactnessError, match="without a grid"):
+        query.total(Union(samples=samples, owners=np.zeros(20, np.int64), clients=1))

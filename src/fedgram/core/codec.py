@@ -50,6 +50,7 @@ _DTYPES = frozenset(
     np.dtype(code).name
     for code in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 )
+_SMALL = 1 << 12  # entries of an array that are looked at directly
 _NARROWER = frozenset(np.dtype(width).name for width in _WIDTHS)
 # Limits of what is decoded, far above what fedgram writes. With each array used once, a message
 # takes at most eight times its bytes for arrays (int8 that is read as int64).
@@ -246,8 +247,43 @@ def counted(value: Any) -> int:
     >>> size(Mean(np.full(1000, 2**40))) - counted(Mean(np.full(1000, 2**40)))
     4000
     """
-    skeleton, arrays = _flatten(value)
-    return _size(skeleton, arrays, dict(_counted_types([skeleton])))
+    kind = _kind(value, None)
+    known = _lengths.get(kind)
+    if known is None:
+        skeleton, arrays = _flatten(value)
+        known = _size(skeleton, arrays, dict(_counted_types([skeleton])))
+        if len(_lengths) >= _MOST_KINDS:
+            _lengths.clear()
+        _lengths[kind] = known
+    return known
+
+
+_MOST_KINDS = 4096
+_lengths: dict[Any, int] = {}  # of values of each kind
+
+
+def _kind(node: Any, counted_as: type | None) -> Any:
+    """Return what the length of a value depends on: many clients send values of equal kinds."""
+    if node is None or isinstance(node, _PLAIN):
+        plain = node.item() if isinstance(node, np.generic) else node
+        measured = type(plain) is int or (type(plain) is float and math.isfinite(plain))
+        return type(plain), len(repr(plain)) if measured else plain
+    if isinstance(node, np.ndarray):
+        return node.shape, node.dtype, counted_as or _narrow(node)
+    if isinstance(node, _SEQUENCES):
+        if all(type(item) is str for item in node):  # long lists of class names
+            return type(node), tuple(node)
+        return type(node), tuple(_kind(item, None) for item in node)
+    if isinstance(node, dict):
+        return dict, tuple((key, _kind(node[key], None)) for key in sorted(node))
+    wire_type = _registered(type(node))
+    values = [
+        (wire, _kind(getattr(node, attribute), wire_type.counted.get(wire)))
+        for attribute, wire in wire_type.fields.items()
+        if wire not in wire_type.added
+        or not is_unused(wire_type.added[wire], getattr(node, attribute))
+    ]
+    return wire_type.name, tuple(values)
 
 
 def _counted_types(skeleton: Any) -> Iterator[tuple[str, type]]:
@@ -538,8 +574,11 @@ def _narrow(array: NDArray[Any]) -> type:
     """Return the smallest type for an array of 64-bit integers; other types stay unchanged."""
     if array.dtype != np.int64 or not array.size:
         return array.dtype.type
-    sample = array.flat[:: 1 + array.size // 64]  # often shows already that 64 bits are needed
-    return np.int64 if _least(sample) is np.int64 else _least(array)
+    if array.size > _SMALL:
+        sample = array.flat[:: 1 + array.size // 64]  # often shows that 64 bits are needed
+        if _least(sample) is np.int64:
+            return np.int64
+    return _least(array)
 
 
 def _least(array: NDArray[Any]) -> type:

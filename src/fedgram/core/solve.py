@@ -6,11 +6,13 @@ The last bits of LAPACK results depend on the number of threads. So every solve 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import scipy.linalg
+from scipy.linalg import lapack
 
 from fedgram.core.kernels.choice import chosen
 from fedgram.core.samples import Array, Floats
@@ -57,17 +59,15 @@ class Factor:
         flops.add(width**3 // 3)
         shifted: Array = np.array(gram, kind)
         shifted[np.diag_indices(width)] += ridge
+        if not width:
+            return cls(shifted)
+        factorize = lapack.spotrf if narrow else lapack.dpotrf
         with single_threaded_blas():
-            try:
-                # The upper triangle in C order is the lower triangle in Fortran order: no copy.
-                lower, _ = scipy.linalg.cho_factor(
-                    shifted.T, lower=True, overwrite_a=True, check_finite=False
-                )
-            except scipy.linalg.LinAlgError:
-                raise _singular(width, ridge, samples) from None
+            # The upper triangle in C order is the lower triangle in Fortran order: no copy.
+            lower, failed = factorize(shifted.T, lower=1, clean=0, overwrite_a=1)
         pivots = np.diagonal(lower)
         # A pivot of rounding size: the matrix is singular although the factorization succeeded.
-        if width and not pivots.min() > pivots.max() * np.sqrt(width * np.finfo(kind).eps):
+        if failed or not pivots.min() > pivots.max() * np.sqrt(width * np.finfo(kind).eps):
             raise _singular(width, ridge, samples)
         return cls(lower)
 
@@ -75,7 +75,7 @@ class Factor:
         """Return ``(gram + ridge * I)^-1 rhs``."""
         flops.add(2 * len(self.lower) ** 2 * rhs.shape[1])
         with single_threaded_blas():
-            solution: Floats = scipy.linalg.cho_solve((self.lower, True), rhs, check_finite=False)
+            solution: Floats = _solved(self.lower, rhs)
         # C order, as after decoding: BLAS may round products in Fortran order differently.
         return np.ascontiguousarray(solution)
 
@@ -84,7 +84,7 @@ class Factor:
         # tr (L L')^-1 = sum of the squared entries of L^-1
         flops.add(len(self.lower) ** 3 // 3)
         with single_threaded_blas():
-            inverse, _ = scipy.linalg.lapack.dtrtri(self.lower, lower=1)
+            inverse, _ = lapack.dtrtri(self.lower, lower=1)
         # By strips of columns: what LAPACK leaves above the diagonal does not count.
         squares = 0.0
         for start in range(0, len(inverse), _STRIP):
@@ -159,6 +159,60 @@ class Factor:
             half = self.whitened(rows).T  # (d, n): half' half = rows A^-1 rows'
             inner = Factor.of(half.T @ half, 1.0 / weight).solve(residual)
             return self.solve_whitened((half @ inner).T)
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """The factors of a stack of small matrices, with several ridges each.
+
+    Each is the `Factor` of this matrix and ridge, to the bit.
+
+    Examples
+    --------
+    >>> factors = Factors.of(np.array([np.eye(1), 3 * np.eye(1)]), [1.0, 5.0])
+    >>> factors.solve(np.full((2, 2, 1, 1), 24.0)).ravel().round(12)
+    array([12.,  4.,  6.,  3.])
+    """
+
+    lower: list[list[Array]]  # of each matrix and ridge
+
+    @classmethod
+    def of(cls, grams: Array, ridges: Sequence[float]) -> Factors:
+        """Factorize ``gram + ridge * I`` for each of the matrices and ridges.
+
+        Parameters
+        ----------
+        grams
+            Gram matrices in double or single precision, (matrices, d, d).
+        ridges
+            The ridges.
+        """
+        narrow = grams.dtype == np.float32
+        return cls(
+            [
+                [Factor.of(gram, float(ridge), narrow=narrow).lower for ridge in ridges]
+                for gram in grams
+            ]
+        )
+
+    def solve(self, rhs: Array) -> Array:
+        """Return ``(gram + ridge * I)^-1 rhs``, (matrices, ridges, d, columns)."""
+        flops.add(2 * rhs.size * rhs.shape[-2])
+        found = np.empty_like(rhs)
+        with single_threaded_blas():
+            for factors, sides, solutions in zip(self.lower, rhs, found, strict=True):
+                for lower, side, solution in zip(factors, sides, solutions, strict=True):
+                    solution[...] = _solved(lower, side)
+        return found
+
+
+def _solved(lower: Array, rhs: Array) -> Array:
+    """Return the solution by a Cholesky factor, in Fortran order."""
+    if not rhs.size:
+        return np.zeros(rhs.shape, lower.dtype)
+    narrow = lower.dtype == rhs.dtype == np.float32
+    solution: Array = (lapack.spotrs if narrow else lapack.dpotrs)(lower, rhs, lower=1)[0]
+    return solution
 
 
 def ridge_solve(

@@ -17,7 +17,6 @@ import numpy as np
 from fedgram.core import codec
 from fedgram.core.samples import Integers
 from fedgram.core.shared import part_for, same_for_all
-from fedgram.core.statistics import Statistics
 from fedgram.engines.protocol import (
     DROPOUT,
     SCORING,
@@ -32,9 +31,10 @@ from fedgram.federation.client import Client, Site
 from fedgram.federation.protocol import Exchange, Phase, Total
 from fedgram.federation.scoring import ScoreTask, SiteScore
 from fedgram.federation.sites import Sites
+from fedgram.federation.stacked_step import StackedStep
 from fedgram.federation.step import Reply, Step, step_name
 from fedgram.federation.union_scoring import UnionScores, can_score_together, score_together
-from fedgram.federation.union_step import StatisticsStep
+from fedgram.federation.union_step import UnionStep
 from fedgram.runtime import flops
 
 Item = TypeVar("Item")
@@ -73,8 +73,7 @@ class InProcess:
     Examples
     --------
     >>> from fedgram.core.samples import Features, Labels, Samples, Space
-    >>> from fedgram.core.statistics import Statistics
-    >>> rows = Features(np.array([[1], [2], [3]], dtype=np.int8), Space(width=1, bound=127))
+    >>>     >>> rows = Features(np.array([[1], [2], [3]], dtype=np.int8), Space(width=1, bound=127))
     >>> everything = Samples(rows, Labels(np.array([0, 1, 1]), ("no", "yes")))
     >>> nothing = everything.take([])
     >>> sites = [
@@ -138,7 +137,7 @@ class InProcess:
         names, client_at = self._prepare(step, clients)
         names = self._survivors(names)
         total = None
-        if isinstance(step, StatisticsStep):
+        if isinstance(step, UnionStep):
             total = self._sum_of_union(step, broadcast, names)
         if total is None:
             replies = self._ask(step, broadcast, names, client_at)
@@ -206,15 +205,15 @@ class InProcess:
             down = sum(_size(part_for(shared, name)) for name in self.clients)
         self._record("deliver", "deliver", len(self._sites), 0, down, start)
 
-    def _sum_of_union(self, step: StatisticsStep, broadcast: Any, names: Sequence[str]) -> Any:
+    def _sum_of_union(self, step: UnionStep, broadcast: Any, names: Sequence[str]) -> Any:
         """Return the sum over the clients in batches; None if it has to be made one by one."""
         start, done, up, flops = time.perf_counter(), 0, 0, 0
         batches = list(self._sites.batches(self._sites.places(names)))
-        total, failed = Statistics.zero(), False
+        total, failed = None, False
         try:
             work = self._spread(lambda batch: self._union_at(step, broadcast, batch), batches)
             for batch, ((part, size), more) in zip(batches, work, strict=True):
-                total, done = total + part, done + len(batch)
+                total, done = part if total is None else total + part, done + len(batch)
                 up, flops = up + size, flops + more
                 self._report(step_name(step), len(batch), done, len(names))
         except FedgramError:
@@ -232,8 +231,8 @@ class InProcess:
                 self._on_reply(step, count, asked)
 
     def _union_at(
-        self, step: StatisticsStep, broadcast: Any, batch: Integers
-    ) -> tuple[tuple[Statistics, int], int]:
+        self, step: UnionStep, broadcast: Any, batch: Integers
+    ) -> tuple[tuple[Any, int], int]:
         return with_flops(lambda: step.total(self._sites.closed_form(batch), broadcast))
 
     def _ask(
@@ -244,6 +243,8 @@ class InProcess:
         client_at: Callable[[str], Client],
     ) -> Iterator[tuple[str, Result]]:
         down = _size(broadcast)
+        if isinstance(step, StackedStep):
+            return self._stacked(step, broadcast, names, client_at)
         together = getattr(step, "together", None)
         if together is None:
 
@@ -261,6 +262,33 @@ class InProcess:
 
         groups = self._groups(names, min(_MOST_TOGETHER, _ROOM // max(1, down)))
         return self._run_groups("train", step_name(step), groups, at_all)
+
+    def _stacked(
+        self,
+        step: StackedStep[Result],
+        broadcast: Any,
+        names: Sequence[str],
+        client_at: Callable[[str], Client],
+    ) -> Iterator[tuple[str, Result]]:
+        """Yield the replies of clients that are computed in stacks; of a failed one, one by one."""
+        down = _size(broadcast)
+
+        def at(name: str) -> Answer[Result]:
+            with at_client(name, step_name(step)):
+                reply, flops = with_flops(lambda: step(client_at(name), broadcast))
+                return reply, _size(reply), down, flops
+
+        def at_all(group: Sequence[str]) -> list[Answer[Result]]:
+            try:
+                members = [client_at(name) for name in group]
+                replies, flops = with_flops(lambda: step.stacked(members, broadcast))
+            except FedgramError:
+                return [at(name) for name in group]  # the error at a client names this client
+            return [(r, _size(r), down, 0 if k else flops) for k, r in enumerate(replies)]
+
+        groups = self._sites.stacks(self._sites.places(names))
+        listed = [[names[place] for place in group] for group in groups]
+        return self._run_groups("train", step_name(step), listed, at_all)
 
     def _prepare(
         self, step: Step[Result], clients: Iterable[str] | None

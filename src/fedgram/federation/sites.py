@@ -6,19 +6,20 @@ import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgram.core.samples import Integers, Samples, concatenate
+from fedgram.core.samples import Floats, Integers, Samples, concatenate
 from fedgram.errors import DataError
 from fedgram.federation.client import Site
 from fedgram.runtime.lazy_sequence import LazySequence
 
 _ROWS = 2**14  # samples of a batch of clients, unless one client has more
 _CLIENTS = 2**15  # clients of a batch
+_STACK_ROWS, _STACK_CLIENTS = 2**12, 2**8  # the same of clients that answer one by one, in stacks
 
 
 class SitePart(Protocol):
@@ -57,6 +58,14 @@ class Union:
         """Return each client's number of samples, or of the chosen ones among them."""
         owners = self.owners if chosen is None else self.owners[chosen]
         return np.bincount(owners, minlength=self.clients)
+
+    def class_counts(self) -> Floats:
+        """Return each client's number of samples of each class, (clients, classes)."""
+        labels = self.samples.labels
+        classes = len(labels.classes)
+        places = self.owners * classes + labels.codes
+        counts = np.bincount(places, minlength=self.clients * classes).astype(np.float64)
+        return counts.reshape(self.clients, classes)
 
 
 class Sites(LazySequence[Site]):
@@ -177,10 +186,19 @@ class Sites(LazySequence[Site]):
 
     def batches(self, places: Integers) -> Iterator[Integers]:
         """Yield the places in batches with a bounded number of samples and of sites."""
-        rows = np.max([part.counts[places] for part in (self.train, self.valid, self.test)], axis=0)
-        batch = np.cumsum(rows) // _ROWS
-        new = (np.diff(batch) > 0) | (np.arange(1, len(places)) % _CLIENTS == 0)
-        yield from np.split(places, np.flatnonzero(new) + 1)
+        for begin, end in self._ends(places, _ROWS, _CLIENTS):
+            yield places[begin:end]
+
+    def stacks(self, places: Integers) -> Iterator[range]:
+        """Yield the positions in `places` of clients that are computed in stacks of arrays."""
+        for begin, end in self._ends(places, _STACK_ROWS, _STACK_CLIENTS):
+            yield range(begin, end)
+
+    def _ends(self, places: Integers, rows: int, clients: int) -> Iterator[tuple[int, int]]:
+        parts = self.train, self.valid, self.test
+        batch = np.cumsum(np.max([part.counts[places] for part in parts], axis=0)) // rows
+        new = (np.diff(batch) > 0) | (np.arange(1, len(places)) % clients == 0)
+        return pairwise([0, *(np.flatnonzero(new) + 1).tolist(), len(places)])
 
     def closed_form(self, places: Integers) -> Union:
         """Return the union of the samples of closed-form methods (`Client.samples`)."""

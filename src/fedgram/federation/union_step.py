@@ -11,6 +11,14 @@ A function with a second argument gets the broadcast. Called as ``statistics(cli
 is an ordinary step. An engine that has the samples of many clients at hand may call
 ``statistics.total(union, broadcast)``: the sum and the bytes of all replies are equal to the bit,
 without Python code for each client.
+
+Of other exact sums a method declares how the total of a union is made::
+
+    @summed_step(total)
+    def residuals(self, client, query):
+        return query.sums(client.samples)
+
+where ``total(union, query)`` returns the sum of the clients' replies, and the sum of their bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +26,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
+from fedgram.core.additive import Additive
 from fedgram.core.samples import Features, Labels, Samples
 from fedgram.core.statistics import Statistics
 from fedgram.core.statistics_sizes import statistics_sizes
@@ -27,12 +36,45 @@ from fedgram.core.targets import Targets
 from fedgram.errors import ExactnessError
 from fedgram.federation.client import Client
 from fedgram.federation.sites import Union
-from fedgram.federation.step import step
+from fedgram.federation.step import Step, step
 from fedgram.models.linear import streamed_statistics
 
 Method = TypeVar("Method")
 Broadcast = ParamSpec("Broadcast")
+Reply = TypeVar("Reply", bound=Additive)
 Rows = tuple[Features, Labels]
+Total = Callable[[Union, Any], tuple[Reply, int]]
+
+
+@runtime_checkable
+class UnionStep(Protocol):
+    """A step of one client that also makes the total of many clients."""
+
+    def __call__(self, client: Client, broadcast: Any) -> Any:
+        """Return a client's reply."""
+
+    def total(self, union: Union, broadcast: Any = None) -> tuple[Any, int]:
+        """Return the sum of the replies of all clients of a union, and the sum of their bytes.
+
+        Raise a FedgramError if the total has to be made client by client.
+        """
+
+
+class SummedStep:
+    """A step with a function that makes the total of the replies of many clients."""
+
+    def __init__(self, alone: Step[Any], total: Total[Any], name: str) -> None:
+        self._alone = alone
+        self._total = total
+        self.__name__ = name
+
+    def __call__(self, client: Client, broadcast: Any) -> Any:
+        """Return a client's reply."""
+        return self._alone(client, broadcast)
+
+    def total(self, union: Union, broadcast: Any = None) -> tuple[Any, int]:
+        """Return the sum of the replies of all clients of a union, and the sum of their bytes."""
+        return self._total(union, broadcast)
 
 
 class StatisticsStep:
@@ -76,6 +118,38 @@ class _Declared:
         if method is None:
             return self
         return StatisticsStep(functools.partial(self._function, method), self._function.__name__)
+
+
+class _Summed:
+    """A descriptor that turns the decorated function into a `SummedStep` of an instance."""
+
+    def __init__(self, function: Callable[..., Any], total: Total[Any]) -> None:
+        self._function = function
+        self._total = total
+        self.__doc__ = function.__doc__
+        step(self)
+
+    def __get__(self, method: object, owner: type | None = None) -> Any:
+        if method is None:
+            return self
+        alone = functools.partial(self._function, method)
+        return SummedStep(alone, self._total, self._function.__name__)
+
+
+def summed_step(
+    total: Total[Reply],
+) -> Callable[[Callable[[Method, Client, Any], Reply]], Callable[[Method, Client, Any], Reply]]:
+    """Declare a step whose total over the clients of a union is `total(union, broadcast)`.
+
+    The total and its bytes are those of the clients' replies one by one, to the bit.
+    """
+
+    def declared(
+        function: Callable[[Method, Client, Any], Reply],
+    ) -> Callable[[Method, Client, Any], Reply]:
+        return cast(Callable[[Method, Client, Any], Reply], _Summed(function, total))
+
+    return declared
 
 
 def statistics_step(

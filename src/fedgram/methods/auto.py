@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,8 +17,9 @@ from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.federation.shared import Tuned, unwrap
+from fedgram.federation.stacked_step import stacked_step
 from fedgram.federation.step import step
-from fedgram.federation.union_step import statistics_step
+from fedgram.federation.union_step import statistics_step, summed_step
 from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._pooling import (
     SOFT_SCALES,
@@ -43,6 +44,7 @@ from fedgram.selection.class_prior import (
     log_odds,
     prior_evidence,
     repeats,
+    summed_evidence,
 )
 from fedgram.selection.holdout import folds, folds_for
 from fedgram.selection.leave_one_out import HatMatrix
@@ -57,11 +59,13 @@ from fedgram.selection.pool import (
 from fedgram.selection.squared_errors import SquaredErrors
 from fedgram.softmax.arithmetic import SoftmaxGrid
 from fedgram.softmax.fit import LeftOut, SoftmaxFit
+from fedgram.softmax.left_out import FoldLogits, left_out_logits
 from fedgram.softmax.personal import OwnRows
 from fedgram.softmax.sums import IntegerHead, ResidualSums, SoftmaxQuery
 
 HIGH_WIDTH = 4096  # width of the lift with high effort
 FEWEST_JUDGES = 4  # clients: a secure sum over fewer hides nothing, or tolerates no drop-out
+_ENTRIES_AT_A_TIME = 2**16  # of scores: more would leave the processor's cache
 _LISTED = 4  # candidates of a regression whose R2 is recorded
 # With standard effort: the largest input that is lifted, the factor, and the limits of the width.
 # How many random features are of use depends on the shapes of the classes, not on the number of
@@ -133,51 +137,58 @@ class Auto(ClosedForm[Tuned]):
     def lifted_statistics(self, samples: Samples, width: int) -> tuple[Features, Labels]:
         return lifted(samples, _lift_beside(samples.features.space.inputs, width))
 
-    @step
+    @summed_step(lambda union, query: query.total(union))
     def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:
         return query.sums(client.samples)
 
-    @step
+    @summed_step(lambda union, counts: summed_evidence(union.class_counts(), counts))
     def pseudo_counts(self, client: Client, counts: Floats) -> PriorEvidence:
         return prior_evidence(counts_of(client.samples.labels), counts)
 
-    @step
-    def left_out(self, client: Client, question: Question) -> Judged:
+    @stacked_step
+    def left_out(self, clients: Sequence[Client], question: Question) -> list[Judged]:
         """Evaluate all models on left-out samples; store the scores for `pool`."""
+        logits = self._logits_left_out([client.samples for client in clients], question)
+        return [
+            self._judged(client, question, each)
+            for client, each in zip(clients, logits, strict=True)
+        ]
+
+    def _judged(self, client: Client, question: Question, logits: Array) -> Judged:
+        """Evaluate all models; the logits are those of softmax heads, for each strength."""
         samples, in_total = client.samples, client.in_total
         codes, counts = samples.labels.codes, question.counts
         own, strength = counts_of(samples.labels), question.pseudo_count
         odds = left_out_log_odds(codes, own, counts, strength, in_total=in_total)
         odds = self._class_term(odds, counts)
         weights = self._sample_weights(codes, counts)
-        fold = folds(samples, question.folds)
-        out = np.flatnonzero(fold >= 0)
+        out = np.flatnonzero(folds(samples, question.folds) >= 0)
         kept: list[Array] = []
         squared: list[LikelihoodSums] = []
+        for steps, scores in _by_scales(self._squared_left_out(client, question)):
+            kept.append(scores[:, out])
+            squared.append(LikelihoodSums.over_scales(scores, odds, steps, codes, weights))
+        logits, odds, codes, weights = logits[:, out], odds[out], codes[out], weights[out]
+        soft = LikelihoodSums.zero()
+        if len(logits):
+            soft = LikelihoodSums.over_scales(logits, odds, SOFT_SCALES, codes, weights)
+        scores = np.concatenate([logits, *kept])
+        client.remember(
+            left_out={"scores": scores, "odds": odds, "codes": codes, "weights": weights}
+        )
+        return Judged(squared=side_by_side(squared), soft=soft)
+
+    def _squared_left_out(
+        self, client: Client, question: Question
+    ) -> Iterator[tuple[Setting, Array]]:
+        """Yield each squared-loss candidate with its leave-one-out scores."""
+        samples = client.samples
         summed = "statistics", "lifted_statistics"  # a client may be missing in either total
         hat = HatMatrix.of(samples.features.values)  # of a client's own fits, for every lift
         for each, name in zip(self._candidates(question.equations), summed, strict=False):
             scored = each.left_out(samples, in_total=client.in_total_of(name), hat=hat)
-            models = zip(each.settings, scored, strict=True)
-            for setting, scores in models:
-                narrow = scores.astype(np.float32)
-                kept.append(narrow[out])
-                steps = scales(setting)
-                squared.append(LikelihoodSums.over_scales(narrow, odds, steps, codes, weights))
-        logits = self._logits_left_out(samples, fold, question) if question.soft.size else []
-        soft = [
-            LikelihoodSums.over_scales(each, odds[out], SOFT_SCALES, codes[out], weights[out])
-            for each in logits
-        ]
-        client.remember(
-            left_out={
-                "scores": np.stack([*logits, *kept]),
-                "odds": odds[out],
-                "codes": codes[out],
-                "weights": weights[out],
-            }
-        )
-        return Judged(squared=side_by_side(squared), soft=side_by_side(soft))
+            for setting, scores in zip(each.settings, scored, strict=True):
+                yield setting, scores.astype(np.float32)
 
     @step
     def left_out_errors(self, client: Client, equations: dict[str, Any]) -> SquaredErrors:
@@ -195,16 +206,34 @@ class Auto(ClosedForm[Tuned]):
             raise DataError("expected numbers of a regression, got classes")
         return SquaredErrors.of(scores, truth)
 
-    @step
-    def pool(self, client: Client, asked: dict[str, Any]) -> PoolSums:
+    @stacked_step
+    def pool(self, clients: Sequence[Client], asked: dict[str, Any]) -> list[PoolSums]:
         """Evaluate a pool on the left-out samples, from the stored scores."""
-        weights, known = np.asarray(asked["weights"]), client.state.get("left_out")
-        if known is None or not len(known["codes"]):
-            zeros = np.zeros(len(weights), np.int64)
-            return PoolSums(slope=zeros, curvature=np.outer(zeros, zeros))
-        terms = np.stack([*(known["scores"][place] for place in asked["places"]), known["odds"]])
-        terms = np.nan_to_num(terms.astype(np.float64))
-        return PoolSums.of(terms, known["codes"], weights, known["weights"])
+        weights, places = np.asarray(asked["weights"]), list(asked["places"])
+        zeros = np.zeros(len(weights), np.int64)
+        nothing = PoolSums(slope=zeros, curvature=np.outer(zeros, zeros))
+        found = [nothing] * len(clients)
+        alike: dict[int, list[int]] = {}  # clients with equally many samples
+        for k, client in enumerate(clients):
+            if "left_out" in client.state and len(client.state["left_out"]["codes"]):
+                alike.setdefault(len(client.state["left_out"]["codes"]), []).append(k)
+        for samples, group in alike.items():
+            together = max(1, _ENTRIES_AT_A_TIME // (samples * len(weights)))
+            for start in range(0, len(group), together):
+                some = group[start : start + together]
+                known = [clients[k].state["left_out"] for k in some]
+                terms = [
+                    np.concatenate([each["scores"][places], each["odds"][None]]) for each in known
+                ]
+                sums = PoolSums.of_each(
+                    np.nan_to_num(np.stack(terms).astype(np.float64)),
+                    np.stack([each["codes"] for each in known]),
+                    weights,
+                    np.stack([each["weights"] for each in known]),
+                )
+                for k, one in zip(some, sums, strict=True):
+                    found[k] = one
+        return found
 
     # At the server
 
@@ -353,28 +382,27 @@ class Auto(ClosedForm[Tuned]):
         added = own.weights(logits, targets, strength=part["strength"])
         return replace(linear, weights=linear.weights + added, origin="")
 
-    def _logits_left_out(self, samples: Samples, fold: Integers, question: Question) -> list[Array]:
-        """Return the logits of left-out samples under the folds' heads, for each strength."""
+    def _logits_left_out(self, parts: Sequence[Samples], question: Question) -> list[Array]:
+        """Return the logits of each client's samples under the folds' heads, for each strength."""
         space, classes = question.equations[0].total.space, question.equations[0].total.classes
-        rows, targets = self.lift(samples.features).real(), samples.labels.onehot()
-        if len(rows) < rows.shape[1]:  # products of samples are well conditioned
-            rows = rows.astype(np.float32)  # as the scores are; in half of the time
-        found = [np.zeros((len(samples), len(classes)), np.float32) for _ in STRENGTHS]
-        for k, values in enumerate(question.soft):
-            mine, rest = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
-            if not len(mine):
-                continue
-            head = IntegerHead(
+        if not question.soft.size:
+            return [np.zeros((0, len(each), len(classes)), np.float32) for each in parts]
+        heads = [
+            IntegerHead(
                 values=values, grid=SoftmaxGrid(), space=space, classes=classes, lift=self.lift
             ).linear()
-            logits, own = head(samples.features), OwnRows.of(rows[rest])
-            for scores, strength in zip(found, STRENGTHS, strict=True):
-                scores[mine] = logits[mine]
-                if strength:
-                    held = strength * space.width
-                    added = own.weights(logits[rest], targets[rest], strength=held)
-                    scores[mine] += (rows[mine] @ added).astype(np.float32, copy=False)
-        return [scores[fold >= 0] for scores in found]
+            for values in question.soft
+        ]
+        clients = []
+        for each in parts:
+            fold, rows = folds(each, question.folds), self.lift(each.features).real()
+            if len(rows) < rows.shape[1]:  # products of samples are well conditioned
+                rows = rows.astype(np.float32)  # as the scores are; in half of the time
+            present = set(fold.tolist())
+            logits = {k: head(each.features) for k, head in enumerate(heads) if k in present}
+            targets = each.labels.onehot()
+            clients.append(FoldLogits(rows=rows, targets=targets, fold=fold, logits=logits))
+        return left_out_logits(clients, [strength * space.width for strength in STRENGTHS])
 
     def _candidates(self, equations: Sequence[NormalEquations]) -> list[Candidates]:
         first, *more = equations
@@ -443,6 +471,23 @@ class Auto(ClosedForm[Tuned]):
 
 def _lift_beside(inputs: int, width: int) -> Lift:
     return Lift(width=width, copies=max(1, -(-SIGNS // inputs)))
+
+
+def _by_scales(
+    found: Iterable[tuple[Setting, Array]],
+) -> Iterator[tuple[Sequence[float], Array]]:
+    """Yield the scores of successive candidates with equal scales, stacked."""
+    steps: Sequence[float] = ()
+    stack: list[Array] = []
+    for setting, scores in found:
+        full = len(stack) * scores.size >= _ENTRIES_AT_A_TIME
+        if stack and (full or scales(setting) is not steps):
+            yield steps, np.stack(stack)
+            stack = []
+        steps = scales(setting)
+        stack.append(scores)
+    if stack:
+        yield steps, np.stack(stack)
 
 
 def _setting(used: Sequence[tuple[Part, float]], prior: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.federation.shared import Tuned, unwrap
-from fedgram.federation.step import step
+from fedgram.federation.union_step import summed_step
 from fedgram.methods._closed_form import ClosedForm
 from fedgram.models.adjusted import Shifted
 from fedgram.models.linear import Linear, Predictor, require_lift
@@ -27,6 +27,7 @@ from fedgram.selection.class_prior import (
     counts_of,
     log_odds,
     prior_evidence,
+    summed_evidence,
 )
 from fedgram.softmax.arithmetic import SoftmaxGrid
 from fedgram.softmax.fit import SoftmaxFit
@@ -131,11 +132,11 @@ class Logistic(ClosedForm[Tuned]):
         del search
         return replace(self, exchanges=min(2, self.exchanges))
 
-    @step
+    @summed_step(lambda union, query: query.total(union))
     def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:
         return query.sums(client.samples)
 
-    @step
+    @summed_step(lambda union, counts: summed_evidence(union.class_counts(), counts))
     def pseudo_counts(self, client: Client, counts: Floats) -> PriorEvidence:
         return prior_evidence(counts_of(client.samples.labels), counts)
 

@@ -9,6 +9,7 @@ from scipy.special import gammaln
 
 from fedgram.core import codec
 from fedgram.core.additive import Additive, require_shape
+from fedgram.core.reply_sizes import of_type, total_size, types_of_rows
 from fedgram.core.samples import Floats, Integers, Labels
 from fedgram.core.shared import Shared, Wrapper
 from fedgram.core.statistics import Statistics
@@ -203,11 +204,35 @@ class PriorEvidence(Additive):
 
 def prior_evidence(own: Floats, everything: Floats) -> PriorEvidence:
     """Return the Dirichlet-multinomial log-likelihood of one client's class counts."""
+    return PriorEvidence(clients=1, likelihood=_evidence(own[None], everything)[0])
+
+
+def summed_evidence(counts: Floats, everything: Floats) -> tuple[PriorEvidence, int]:
+    """Return the sum of `prior_evidence` of many clients, and the sum of their bytes.
+
+    Parameters
+    ----------
+    counts
+        Class counts of each client, (clients, classes).
+    everything
+        Class counts of all clients of the federation.
+    """
+    likelihood = _evidence(counts, everything)
+
+    def like(place: int) -> PriorEvidence:
+        return PriorEvidence(clients=1, likelihood=of_type(place, len(PSEUDO_COUNTS)))
+
+    size = total_size(types_of_rows(likelihood)[:, None], like)
+    return PriorEvidence(clients=len(counts), likelihood=likelihood.sum(axis=0)), size
+
+
+def _evidence(own: Floats, everything: Floats) -> Integers:
+    """Return the log-likelihoods of the clients' class counts, (clients, pseudo-counts)."""
     # log G(a) - log G(n + a) + sum_c log G(n_c + a p_c) - log G(a p_c), for pseudo-count a
     shares = np.maximum(everything, _ABSENT) / max(1.0, everything.sum())
-    found = []
-    for strength in PSEUDO_COUNTS:
+    found = np.empty((len(own), len(PSEUDO_COUNTS)))
+    for place, strength in enumerate(PSEUDO_COUNTS):
         each = gammaln(own + strength * shares) - gammaln(strength * shares)
-        found.append(gammaln(strength) - gammaln(own.sum() + strength) + each.sum())
-    steps = np.rint(np.array(found) * 2.0**_EVIDENCE_BITS).astype(np.int64)
-    return PriorEvidence(clients=1, likelihood=steps)
+        apart = gammaln(strength) - gammaln(own.sum(axis=1) + strength)
+        found[:, place] = apart + each.sum(axis=1)
+    return np.rint(found * 2.0**_EVIDENCE_BITS).astype(np.int64)

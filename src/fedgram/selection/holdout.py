@@ -32,11 +32,12 @@ def content_hashes(samples: Samples) -> Integers:
     >>> bool(hashes[0] == hashes[2]), bool(hashes[0] == hashes[1])
     (True, False)
     """
-    # Labels of the same rows may change between calls, so the key contains their hash.
-    labels = hashlib.blake2b(samples.labels.codes.tobytes(), digest_size=16)
-    labels.update("\0".join(samples.labels.classes).encode())
-    made = _numbers(samples.features, ("content", labels.digest()), lambda: _hashed(samples))
-    return made.view(np.int64)
+    codes, classes = samples.labels.codes, samples.labels.classes
+    cached = _numbers.rows(
+        samples.features, classes, lambda: np.column_stack([codes, _hashed(samples)])
+    )
+    # Labels of the same rows may change between calls.
+    return cached[:, 1] if np.array_equal(cached[:, 0], codes) else _hashed(samples)
 
 
 def folds(samples: Samples, number: int) -> Integers:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -100,7 +100,8 @@ class LikelihoodSums(Additive):
         Parameters
         ----------
         scores
-            Held-out scores, (samples, classes).
+            Held-out scores, (samples, classes), or of several models, (models, samples, classes).
+            Settings are then ordered by model.
         odds
             Added to the scores in every second setting, (samples, classes).
         scales
@@ -118,13 +119,19 @@ class LikelihoodSums(Additive):
         array([0.313, 0.313, 0.127, 0.127])
         """
         weights = np.ones(len(codes), np.int64) if weights is None else weights
-        loss, correct = (np.zeros((len(scales), 2), np.int64) for _ in range(2))
-        rows_at_a_time = max(1, _SCORES_AT_ONCE // max(1, scores.shape[1]))
+        scores = scores if scores.ndim == 3 else scores[None]
+        loss, correct = (np.zeros((len(scores), len(scales), 2), np.int64) for _ in range(2))
+        rows_at_a_time = max(1, _SCORES_AT_ONCE // max(1, odds.shape[1]))
         for start in range(0, len(codes), rows_at_a_time):
             part = slice(start, start + rows_at_a_time)
-            cost, hits = _over_scales(scores[part], odds[part], scales, codes[part], weights[part])
-            loss += cost
-            correct += hits
+            models_at_a_time = max(1, _SCORES_AT_ONCE // max(1, odds[part].size))
+            for first in range(0, len(scores), models_at_a_time):
+                some = slice(first, first + models_at_a_time)
+                cost, hits = _over_scales(
+                    scores[some, part], odds[part], scales, codes[part], weights[part]
+                )
+                loss[some] += cost
+                correct[some] += hits
         return cls(weight=int(weights.sum()), loss=loss.ravel(), correct=correct.ravel())
 
     def lacks_schema(self) -> bool:
@@ -192,16 +199,17 @@ def _steps(losses: Floats, classes: int) -> Integers:
 def _over_scales(
     scores: Array, odds: Array, scales: Sequence[float], codes: Integers, weights: Integers
 ) -> tuple[Integers, Integers]:
-    """Return the summed losses and correct weights of `over_scales`, each (scales, 2)."""
+    """Return the summed losses and correct weights of `over_scales`, (models, scales, 2)."""
     flops.add(8 * len(scales) * scores.size)
-    each, classes = np.arange(len(codes)), scores.shape[1]
-    gap = (scores - scores.max(axis=1, keepdims=True)).astype(np.float32, copy=False)
+    each, (models, samples, classes) = np.arange(len(codes)), scores.shape
+    gap = (scores - scores.max(axis=2, keepdims=True)).astype(np.float32, copy=False)
     prior = (odds - odds.max(axis=1, keepdims=True)).astype(np.float32)
-    own, own_prior = (table[each, codes].astype(np.float64) for table in (gap, prior))
+    own, own_prior = gap[:, each, codes].astype(np.float64), prior[each, codes].astype(np.float64)
     np.exp(prior, out=prior)
-    best = int(((gap.argmax(axis=1) == codes) * weights).sum())  # the same with every scale
-    correct = np.full((len(scales), 2), best, np.int64)
-    sums = np.empty((len(scales), 2, len(codes)), np.float32)
+    best = ((gap.argmax(axis=2) == codes) * weights).sum(axis=1)  # the same with every scale
+    correct = np.empty((models, len(scales), 2), np.int64)
+    correct[:, :, 0] = best[:, None]
+    sums = np.empty((len(scales), 2, models, samples), np.float32)
     ones, power, product = np.ones(classes, np.float32), np.empty_like(gap), np.empty_like(gap)
     with single_threaded_blas():
         for k, scale in enumerate(scales):
@@ -213,11 +221,11 @@ def _over_scales(
             # Products with ones: a few times as fast as sums of short rows.
             np.matmul(power, ones, out=sums[k, 0])
             np.matmul(product, ones, out=sums[k, 1])
-            correct[k, 1] = ((product.argmax(axis=1) == codes) * weights).sum()
+            correct[:, k, 1] = ((product.argmax(axis=2) == codes) * weights).sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        losses = np.log(sums.astype(np.float64)) - np.asarray(scales)[:, None, None] * own
+        losses = np.log(sums.astype(np.float64)) - np.asarray(scales)[:, None, None, None] * own
         losses[:, 1] -= own_prior
-    return _steps(losses, classes) @ weights, correct
+    return (_steps(losses, classes) @ weights).transpose(2, 0, 1), correct
 
 
 @codec.register("LogLinear/1")
@@ -337,22 +345,51 @@ class PoolSums(Additive):
             Integer weights of the samples; ones by default.
         """
         weights = np.ones(len(codes), np.int64) if weights is None else weights
-        flops.add(4 * terms.size * len(terms))
-        terms = terms - terms.max(axis=2, keepdims=True, initial=-np.inf)
-        scores = np.tensordot(pool, terms, axes=1)
-        shares = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
-        shares /= shares.sum(axis=1, keepdims=True)
-        means = np.einsum("sc,tsc->ts", shares, terms)
-        slopes = means - terms[:, np.arange(len(codes)), codes]
-        spread = np.einsum("sc,tsc,usc->tus", shares, terms, terms) - means[:, None] * means
+        return cls.of_each(terms[None], codes[None], pool, weights[None])[0]
+
+    @classmethod
+    def of_each(cls, terms: Floats, codes: Integers, pool: Floats, weights: Integers) -> list[Self]:
+        """Return the sums of several clients with equally many samples, one by one.
+
+        Parameters
+        ----------
+        terms
+            As in `of`, (clients, terms, samples, classes).
+        codes
+            Class codes, (clients, samples).
+        pool
+            Weights of the terms.
+        weights
+            Integer weights of the samples, (clients, samples).
+        """
+        clients, number, samples, classes = terms.shape
+        flops.add(4 * terms.size * number)
+        terms = terms - terms.max(axis=3, keepdims=True, initial=-np.inf)
+        scores = pool[None] @ terms.reshape(clients, number, samples * classes)
+        scores = scores.reshape(clients, samples, classes)
+        shares = np.exp(scores - scores.max(axis=2, keepdims=True, initial=-np.inf))
+        shares /= shares.sum(axis=2, keepdims=True)
+        means = np.einsum("ksc,ktsc->kts", shares, terms)
+        each = np.arange(clients)[:, None], slice(None), np.arange(samples), codes
+        slopes = means - terms[each].swapaxes(1, 2)
+        spread = np.einsum("ksc,ktsc,kusc->ktus", shares, terms, terms)
+        spread -= means[:, :, None] * means[:, None]
         one = 2.0**LOSS_PLACES
-        return cls(
-            weight=int(weights.sum()),
-            loss=int((log_losses(scores, codes) * weights).sum()),
-            correct=int(((scores.argmax(axis=1) == codes) * weights).sum()),
-            slope=np.rint((slopes * weights).sum(axis=1) * one).astype(np.int64),
-            curvature=np.rint((spread * weights).sum(axis=2) * one).astype(np.int64),
-        )
+        slopes = np.rint((slopes * weights[:, None]).sum(axis=2) * one)
+        spread = np.rint((spread * weights[:, None, None]).sum(axis=3) * one)
+        losses = log_losses(scores.reshape(-1, classes), codes.ravel()).reshape(codes.shape)
+        loss = (losses * weights).sum(axis=1).tolist()
+        correct = ((scores.argmax(axis=2) == codes) * weights).sum(axis=1).tolist()
+        return [
+            cls(
+                weight=int(weights[k].sum()),
+                loss=loss[k],
+                correct=correct[k],
+                slope=slopes[k].astype(np.int64),
+                curvature=spread[k].astype(np.int64),
+            )
+            for k in range(clients)
+        ]
 
     def lacks_schema(self) -> bool:
         return not self.slope.size

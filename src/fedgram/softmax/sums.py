@@ -9,6 +9,7 @@ machine. No function of the C library is used.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -23,10 +24,13 @@ from fedgram.core.additive import (
     schema_field,
 )
 from fedgram.core.exact import block_matmul
+from fedgram.core.reply_sizes import narrow_types, of_type, total_size, types_of_rows
 from fedgram.core.samples import NO_SPACE, Array, Features, Floats, Integers, Samples, Space
-from fedgram.errors import DataError, MismatchError
+from fedgram.errors import DataError, ExactnessError, MismatchError
 from fedgram.features.lift import Lift
+from fedgram.federation.sites import Union
 from fedgram.models.linear import Linear, lifted
+from fedgram.runtime import flops
 from fedgram.selection.holdout import content_hashes, folds
 from fedgram.softmax.arithmetic import SoftmaxGrid, exact_logits, softmax_residuals
 
@@ -165,6 +169,17 @@ class SoftmaxQuery:
 
     def sums(self, samples: Samples) -> ResidualSums:
         """Return the sums over a client's samples."""
+        return self._sums(samples, None)
+
+    def total(self, union: Union) -> tuple[ResidualSums, int]:
+        """Return the sum of the replies of the clients of a union, and the sum of their bytes."""
+        if not self.space.exact:
+            raise ExactnessError("sums of features without a grid depend on the order of additions")
+        sizes = _ReplySizes.of(self, union)
+        sums = self._sums(union.samples, sizes)
+        return sums, sizes.total(self, union, sums.at)
+
+    def _sums(self, samples: Samples, sizes: _ReplySizes | None) -> ResidualSums:
         features, labels = lifted(samples, self.lift)
         if features.space != self.space:
             raise MismatchError(
@@ -174,8 +189,12 @@ class SoftmaxQuery:
         if labels.classes != self.classes:
             raise MismatchError("the weights are for another class list; use the same class list")
         fold = folds(samples, self.folds)
-        parts = [self._fold(k, fold, features, labels.codes) for k in range(len(self.values))]
+        parts = [
+            self._fold(k, fold, features, labels.codes, sizes) for k in range(len(self.values))
+        ]
         hashes = content_hashes(samples)
+        if sizes:
+            sizes.add_fingerprints(hashes)
         return ResidualSums(
             **{name: np.stack([part[name] for part in parts]) for name in parts[0]},
             fingerprint=np.array([hashes.sum(dtype=np.int64)]),
@@ -186,43 +205,120 @@ class SoftmaxQuery:
         )
 
     def _fold(
-        self, number: int, fold: Integers, features: Features, codes: Integers
+        self,
+        number: int,
+        fold: Integers,
+        features: Features,
+        codes: Integers,
+        sizes: _ReplySizes | None,
     ) -> dict[str, Array]:
-        used, out = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         shape = self.values.shape[1:] if self.residuals else (0, 0)
         dtype = np.int64 if self.space.exact else np.float64
         products: Array = np.zeros(shape, dtype)
-        loss = 0
-        for rows, classes in _batches(features, codes, used, len(self.classes)):
+        numbers = dict.fromkeys(_NUMBERS, 0)
+        for part, rows in _blocks(features, len(self.classes)):
+            used = fold[part] != number
             logits = exact_logits(rows, self.values[number], self.space)
-            residuals, losses = softmax_residuals(logits, classes, self.grid)
-            loss += int(losses.sum())
+            residuals, losses = softmax_residuals(logits, codes[part], self.grid)
             if self.residuals:
-                product = block_matmul(rows.T, residuals)
-                products += product.astype(dtype, copy=False)
-        out_loss, out_correct = self._losses(features, codes, out, self.values[number])
-        base = self._losses(features, codes, used, self.base[number])[0] if self.base.size else 0
-        return {
-            "count": np.array(len(used)),
-            "products": products,
-            "loss": np.array(loss),
-            "base_loss": np.array(base),
-            "out_count": np.array(len(out)),
-            "out_loss": np.array(out_loss),
-            "out_correct": np.array(out_correct),
-        }
+                residuals[~used] = 0
+                products += block_matmul(rows.T, residuals).astype(dtype, copy=False)
+            each = {
+                "count": used.astype(np.int64),
+                "loss": np.where(used, losses, 0),
+                "base_loss": np.where(used, self._base_losses(number, rows, codes[part]), 0),
+                "out_count": (~used).astype(np.int64),
+                "out_loss": np.where(used, 0, losses),
+                "out_correct": (~used & (logits.argmax(axis=1) == codes[part])).astype(np.int64),
+            }
+            for name, values in each.items():
+                numbers[name] += int(values.sum())
+            if sizes:
+                sizes.add(part, each, rows[:, -1:] * residuals if self.residuals else None)
+        if sizes:
+            sizes.end_fold()
+        sums: dict[str, Array] = {name: np.array(number) for name, number in numbers.items()}
+        return {**sums, "products": products}
 
-    def _losses(
-        self, features: Features, codes: Integers, which: Integers, values: Integers
-    ) -> tuple[int, int]:
-        """Return the loss of some of the samples, and their number of correct predictions."""
-        loss = correct = 0
-        for rows, classes in _batches(features, codes, which, len(self.classes)):
-            logits = exact_logits(rows, values, self.space)
-            _, losses = softmax_residuals(logits, classes, self.grid)
-            loss += int(losses.sum())
-            correct += int((logits.argmax(axis=1) == classes).sum())
-        return loss, correct
+    def _base_losses(self, number: int, rows: Floats, codes: Integers) -> Integers | int:
+        """Return the loss of each sample at the base of a fold; 0 without a base."""
+        if not self.base.size:
+            return 0
+        logits = exact_logits(rows, self.base[number], self.space)
+        return softmax_residuals(logits, codes, self.grid)[1]
+
+
+_NUMBERS = ("count", "loss", "base_loss", "out_count", "out_loss", "out_correct")
+
+
+@dataclass(eq=False)
+class _ReplySizes:
+    """The integer types of the arrays in the reply of each client of a union.
+
+    Residual sums of the last feature, and the largest possible ones, bound the type of a client's
+    residual sums. Only where the bounds differ are they made.
+    """
+
+    owners: Integers
+    types: dict[str, Integers]  # place of the type of each client, so far
+    _fold: dict[str, Integers]  # sums of each client in the present fold
+    _last: Floats  # residual sums of the last feature, (clients, classes)
+
+    @classmethod
+    def of(cls, query: SoftmaxQuery, union: Union) -> _ReplySizes:
+        """Return the types before the first fold: the smallest ones."""
+        names = (*_NUMBERS, "fingerprint", "products")
+        types = {name: np.zeros(union.clients, np.int64) for name in names}
+        found = cls(union.owners, types, {}, np.zeros((union.clients, len(query.classes))))
+        found.end_fold()
+        return found
+
+    def add(self, part: slice, numbers: dict[str, Integers], last: Floats | None) -> None:
+        """Add the numbers and the products with the last feature of some samples."""
+        owners = self.owners[part]
+        starts = np.flatnonzero(np.diff(owners, prepend=-1))
+        for name, values in numbers.items():
+            np.add.at(self._fold[name], owners[starts], np.add.reduceat(values, starts))
+        if last is not None:
+            np.add.at(self._last, owners[starts], np.add.reduceat(last, starts, axis=0))
+
+    def add_fingerprints(self, hashes: Integers) -> None:
+        """Add the hashes of all samples, modulo 2^64."""
+        sums = np.zeros_like(self.types["fingerprint"])
+        np.add.at(sums, self.owners, hashes)
+        self.types["fingerprint"] = narrow_types(sums, sums)
+
+    def end_fold(self) -> None:
+        """Take the types of the sums of a fold into account, and begin the next one."""
+        for name, sums in self._fold.items():
+            np.maximum(self.types[name], narrow_types(sums, sums), out=self.types[name])
+        last = types_of_rows(self._last)
+        np.maximum(self.types["products"], last, out=self.types["products"])
+        self._fold = {name: np.zeros_like(last) for name in _NUMBERS}
+        self._last[:] = 0
+
+    def total(self, query: SoftmaxQuery, union: Union, at: str) -> int:
+        """Return the sum of the bytes of all replies."""
+        before = flops.total()
+        if query.residuals:
+            most = union.count() * (query.space.bound << query.grid.residuals)
+            for client in np.flatnonzero(self.types["products"] < narrow_types(-most, most)):
+                alone = query.sums(union.samples.take(np.flatnonzero(self.owners == client)))
+                self.types["products"][client] = types_of_rows(alone.products.ravel())
+        flops.add(before - flops.total())  # a client does not make its reply twice
+        folds, shape = len(query.values), query.values.shape if query.residuals else (0, 0, 0)
+
+        def like(*types: int) -> ResidualSums:
+            lengths = {"products": shape, "fingerprint": (1,)}
+            arrays = {
+                name: of_type(place, *lengths.get(name, (folds,)))
+                for name, place in zip(self.types, types, strict=True)
+            }
+            return ResidualSums(
+                **arrays, space=query.space, classes=query.classes, grid=query.grid, at=at
+            )
+
+        return total_size(np.stack(list(self.types.values()), axis=1), like)
 
 
 @codec.register("ResidualSums/1")
@@ -320,12 +416,9 @@ class ResidualSums(Additive):
         return {name: getattr(self, name) for name in names}
 
 
-def _batches(
-    features: Features, codes: Integers, which: Integers, classes: int
-) -> list[tuple[Floats, Integers]]:
-    """Return samples in float64 blocks; all products of a block are exact."""
+def _blocks(features: Features, classes: int) -> Iterator[tuple[slice, Floats]]:
+    """Yield samples in float64 blocks, with their places; all products of a block are exact."""
     size = max(64, _ENTRIES_AT_A_TIME // max(1, classes, features.space.width))
-    return [
-        (features.values[part].astype(np.float64), codes[part])
-        for part in (which[start : start + size] for start in range(0, len(which), size))
-    ]
+    for start in range(0, len(features), size):
+        part = slice(start, start + size)
+        yield part, features.values[part].astype(np.float64)

@@ -19,7 +19,7 @@ from fedgram.federation.method import create_method
 from fedgram.federation.protocol import Exchange
 from fedgram.federation.scoring import ScoreTask
 from fedgram.federation.step import Step, named_step
-from fedgram.federation.union_step import StatisticsStep
+from fedgram.federation.union_step import UnionStep
 from fedgram.models.linear import Predictor
 
 Encoded = list[tuple[str, bytes]]  # a client's name, and bytes of the codec
@@ -184,7 +184,7 @@ class _ShardEngine(InProcess):
 
     def partial_sums(self, step: Step[Any], broadcast: Any) -> Iterator[tuple[str, Any]]:
         """Yield the sum of all replies, or the replies if the order of additions matters."""
-        if isinstance(step, StatisticsStep):
+        if isinstance(step, UnionStep):
             union = self._sum_of_union(step, broadcast, self.clients)
             if union is not None:
                 yield self.clients[0], union

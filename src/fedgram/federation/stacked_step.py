@@ -1,0 +1,63 @@
+"""Steps that many small clients compute in stacks of arrays.
+
+A stacked step is written for several clients. It computes arrays of equal shapes together::
+
+    @stacked_step
+    def left_out(self, clients, broadcast):
+        return [... for client in clients]
+
+Called as ``left_out(client, broadcast)`` it is an ordinary step. An engine with many clients may
+call ``left_out.stacked(clients, broadcast)``: the replies are equal to the bit, with less overhead
+of Python. So a client's reply must not depend on the others of a stack: products of matrices are
+made by `numpy.matmul`, slice by slice, and sums are along the last axis.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from fedgram.federation.client import Client
+from fedgram.federation.step import step
+
+Method = TypeVar("Method")
+Broadcast = TypeVar("Broadcast")
+Reply = TypeVar("Reply")
+
+
+class StackedStep(Generic[Reply]):
+    """A method's step for one client, or for many in stacks."""
+
+    def __init__(self, made: Callable[[Sequence[Client], Any], list[Reply]], name: str) -> None:
+        self._made = made
+        self.__name__ = name
+
+    def __call__(self, client: Client, broadcast: Any) -> Reply:
+        """Return a client's reply."""
+        return self._made([client], broadcast)[0]
+
+    def stacked(self, clients: Sequence[Client], broadcast: Any) -> list[Reply]:
+        """Return the replies of the clients, in the order of the clients."""
+        return self._made(clients, broadcast)
+
+
+class _Stacked(Generic[Reply]):
+    """A descriptor that turns the decorated function into a `StackedStep` of an instance."""
+
+    def __init__(self, function: Callable[[Any, Sequence[Client], Any], list[Reply]]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+        step(self)
+
+    def __get__(self, method: object, owner: type | None = None) -> Any:
+        if method is None:
+            return self
+        return StackedStep(functools.partial(self._function, method), self._function.__name__)
+
+
+def stacked_step(
+    function: Callable[[Method, Sequence[Client], Broadcast], list[Reply]],
+) -> Callable[[Method, Client, Broadcast], Reply]:
+    """Turn a function that returns the replies of several clients into a step."""
+    return cast(Callable[[Method, Client, Broadcast], Reply], _Stacked(function))
