@@ -43,6 +43,8 @@ from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods.afl import AFL
 from fedgram.methods.auto import Auto
 from fedgram.models.linear import lifted
+from fedgram.models.mlp import TrainedModel
+from fedgram.training.loop import GradientMethod
 
 CLOSED_FORM = [name for name in names() if issubclass(find_method(name), ClosedForm)]
 SAME_MODEL = [name for name in names() if same_model(create_method(name))]
@@ -96,8 +98,8 @@ def found(engine, method, everybody, monkeypatch, **options):
     with monkeypatch.context() as patch:
         patch.setattr(runner, "InProcess", engine)
         result = run(method, everybody, **options)
-    # Lifted rows are cached by their samples: how often they are made differs, and so do FLOPs.
-    uncounted = {"seconds": 0.0, "flops": 0} if lifts(method) else {"seconds": 0.0}
+    # What is cached by samples is not made again in the second run, and so FLOPs differ.
+    uncounted = {"seconds": 0.0, "flops": 0} if caches(method) else {"seconds": 0.0}
     exchanges = [dataclasses.replace(one, **uncounted) for one in result.record.exchanges]
     rounds = [*result.record.rounds, *([result.record.holdout] if result.record.holdout else [])]
     return {
@@ -110,10 +112,10 @@ def found(engine, method, everybody, monkeypatch, **options):
     }
 
 
-def lifts(method):
-    """Return whether a method makes lifted features: `auto` does beside plain ones."""
+def caches(method):
+    """Return whether a method caches lifted features or products of samples."""
     widths = (value.width for value in vars(method).values() if isinstance(value, Lift))
-    return isinstance(method, Auto) or any(widths)
+    return isinstance(method, Auto | GradientMethod) or any(widths)
 
 
 def differences(method, everybody, monkeypatch, **options):
@@ -146,6 +148,25 @@ def test_so_it_does_with_every_option(options, plan, monkeypatch, no_time):
     for method in (AFL(), create_method("afl", {"lift": {"width": 12}})):
         assert differences(method, dealt(**plan), monkeypatch, **options) == []
         assert differences(method, listed(dealt(**plan)), monkeypatch, **options) == []
+
+
+def test_a_trained_model_is_scored_with_a_product_of_each_site(monkeypatch, no_time):
+    """The last bits of a product of floats depend on its number of rows."""
+    rows = []
+    scores = TrainedModel.__call__
+
+    def noted(model, features):
+        rows.append(len(features))
+        return scores(model, features)
+
+    monkeypatch.setattr(TrainedModel, "__call__", noted)
+    everybody = dealt()
+    method = create_method("fedavg", rounds=1, rate=0.1)
+    (shared,) = method.fit(InProcess(everybody.members))
+    task = scoring.ScoreTask(method=method, kept_valid=True)
+    InProcess(everybody.members).evaluate(task, shared)
+    parts = [(site.test, site.valid) for site in everybody.members]
+    assert sorted(rows) == sorted(len(samples) for both in parts for samples in both)
 
 
 def test_so_it_does_in_many_batches(monkeypatch, no_time):
@@ -197,9 +218,11 @@ def no_valid_samples(monkeypatch):
 
 
 def shifted_owners(monkeypatch):
-    count = union_scoring.Union.count
+    count = union_scoring.OwnedLabels.count
     monkeypatch.setattr(
-        union_scoring.Union, "count", lambda self, chosen=None: np.roll(count(self, chosen), 1)
+        union_scoring.OwnedLabels,
+        "count",
+        lambda self, chosen=None: np.roll(count(self, chosen), 1),
     )
 
 

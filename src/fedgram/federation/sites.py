@@ -37,27 +37,37 @@ class SitePart(Protocol):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Union:
+class Owners:
+    """The client of each row of a batch of clients.
+
+    Parameters
+    ----------
+    owners
+        The client of each row, counted from 0 in the batch.
+    clients
+        Number of clients in the batch.
+    """
+
+    owners: Integers
+    clients: int
+
+    def count(self, chosen: NDArray[np.bool_] | None = None) -> Integers:
+        """Return each client's number of rows, or of the chosen ones among them."""
+        owners = self.owners if chosen is None else self.owners[chosen]
+        return np.bincount(owners, minlength=self.clients)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Union(Owners):
     """The samples of a batch of clients together.
 
     Parameters
     ----------
     samples
         The samples.
-    owners
-        The client of each sample, counted from 0 in the batch.
-    clients
-        Number of clients in the batch.
     """
 
     samples: Samples
-    owners: Integers
-    clients: int
-
-    def count(self, chosen: NDArray[np.bool_] | None = None) -> Integers:
-        """Return each client's number of samples, or of the chosen ones among them."""
-        owners = self.owners if chosen is None else self.owners[chosen]
-        return np.bincount(owners, minlength=self.clients)
 
     def class_counts(self) -> Floats:
         """Return each client's number of samples of each class, (clients, classes)."""

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgram.core import codec
-from fedgram.core.samples import Array, Integers, Labels
+from fedgram.core.samples import Array, Integers, Labels, Samples
 from fedgram.core.shared import same_for_all
 from fedgram.core.tally import FIXED_POINT_ONE, HISTOGRAM_BINS, Tally
 from fedgram.core.targets import Targets
@@ -23,13 +23,27 @@ from fedgram.errors import MismatchError
 from fedgram.federation.client import Client
 from fedgram.federation.method import same_model
 from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
-from fedgram.federation.sites import Sites, Union, union
+from fedgram.federation.sites import Owners, SitePart, Sites, union
 from fedgram.models.linear import Predictor, predict
+from fedgram.models.mlp import TrainedModel
 from fedgram.runtime import flops
 
 _TYPES = (np.int8, np.int16, np.int32, np.int64)  # those that the codec narrows to
 _LIMITS = np.array([np.iinfo(kind).max for kind in _TYPES[:-1]])
 _DIGITS = 10 ** np.arange(1, 18)  # the smallest numbers of 2, 3, ... digits
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OwnedLabels(Owners):
+    """The labels of a batch of clients together.
+
+    Parameters
+    ----------
+    labels
+        The labels.
+    """
+
+    labels: Labels
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -61,9 +75,9 @@ class PartScores:
     hits: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, part: Union, predicted: Integers) -> PartScores:
+    def of(cls, part: OwnedLabels, predicted: Integers) -> PartScores:
         """Compare the predictions for a union with its labels."""
-        codes, classes = part.samples.labels.codes, part.samples.labels.classes
+        codes, classes = part.labels.codes, part.labels.classes
         hit = predicted == codes
         return cls(
             samples=part.count(),
@@ -248,9 +262,8 @@ def score_together(task: ScoreTask, sites: Sites, client: Client, shared: Any) -
     flops.add(operations * (len(sites) - 1))  # every client makes its model
     tests, valids = [], []
     for batch in sites.batches(np.arange(len(sites))):
-        tests.append(_scores(model, union(sites.test, batch)))
-        valid = union(sites.valid, batch)
-        valids.append(_scores(model, valid if task.kept_valid else _without_samples(valid)))
+        tests.append(_scores(model, sites, batch, "test"))
+        valids.append(_scores(model, sites, batch, "valid", scored=task.kept_valid))
     return UnionScores(
         task=task,
         sites=sites,
@@ -263,24 +276,42 @@ def score_together(task: ScoreTask, sites: Sites, client: Client, shared: Any) -
     )
 
 
-def _scores(model: Predictor, part: Union) -> PartScores:
-    return PartScores.of(part, predict(model, part.samples.features))
+def _scores(
+    model: Predictor,
+    sites: Sites,
+    batch: Integers,
+    part: Literal["test", "valid"],
+    *,
+    scored: bool = True,
+) -> PartScores:
+    """Return the scores of a batch of sites; those of no samples if the part is not scored."""
+    whole: SitePart = getattr(sites, part)
+    if not scored:
+        labels = sites[int(batch[0])].valid.labels.take(slice(0))
+        nothing = OwnedLabels(labels=labels, owners=labels.codes, clients=len(batch))
+        return PartScores.of(nothing, labels.codes)
+    if not isinstance(model, TrainedModel):
+        rows = union(whole, batch)
+        known = OwnedLabels(labels=rows.samples.labels, owners=rows.owners, clients=rows.clients)
+        return PartScores.of(known, predict(model, rows.samples.features))
+    # The last bits of a float product depend on its number of rows, so each site has its own.
+    each: list[Samples] = [getattr(sites[place], part) for place in batch.tolist()]
+    labels = Labels.joined([samples.labels for samples in each])
+    owners = np.repeat(np.arange(len(batch)), whole.counts[batch])
+    predicted = np.concatenate([predict(model, samples.features) for samples in each])
+    return PartScores.of(OwnedLabels(labels=labels, owners=owners, clients=len(batch)), predicted)
 
 
-def _without_samples(part: Union) -> Union:
-    return replace(part, samples=part.samples.take(slice(0)), owners=part.owners[:0])
-
-
-def _type_of_counts(part: Union, chosen: Array) -> Array:
+def _type_of_counts(part: OwnedLabels, chosen: Array) -> Array:
     """Return the place of the integer type of each client's numbers of chosen samples by class."""
     most = part.count(chosen)
     large = np.flatnonzero(most > _LIMITS[0])  # only these may need more than the first type
     if len(large):
-        classes = len(part.samples.labels.classes)
+        classes = len(part.labels.classes)
         place = np.full(part.clients, -1)
         place[large] = np.arange(len(large))
         rows = chosen & (place[part.owners] >= 0)
-        keys = place[part.owners[rows]] * classes + part.samples.labels.codes[rows]
+        keys = place[part.owners[rows]] * classes + part.labels.codes[rows]
         by_class = np.bincount(keys, minlength=len(large) * classes)
         most[large] = by_class.reshape(len(large), classes).max(axis=1)
     return np.searchsorted(_LIMITS, most).astype(np.int8)

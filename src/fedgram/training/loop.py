@@ -22,7 +22,7 @@ from fedgram.core.weighted import DOUBLE, SINGLE, Weighted
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
-from fedgram.federation.method import Method
+from fedgram.federation.method import Method, for_all_clients
 from fedgram.federation.protocol import Federation
 from fedgram.federation.step import step
 from fedgram.models.architecture import read
@@ -274,6 +274,7 @@ class GradientMethod(Method[Any]):
         """
         return [self.descent(model).task(model.shape, theta, rows, client.rng)]
 
+    @for_all_clients
     def personalize(self, client: Client, shared: Any) -> Predictor:  # noqa: ARG002
         """Return the shared model; personalized methods override this."""
         network: TrainedModel = shared.network
