@@ -13,7 +13,6 @@ from sklearn.exceptions import NotFittedError  # noqa: E402
 from sklearn.model_selection import GridSearchCV  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
 from sklearn.preprocessing import StandardScaler  # noqa: E402
-from sklearn.utils.estimator_checks import check_estimator  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 5)) * [1, 10, 100, 1000, 1]
@@ -21,13 +20,6 @@ WARDS = RNG.choice(["north", "south", "west"], size=240)
 # Each ward has a threshold of its own.
 Y = np.where(X[:, 0] + X[:, 1] / 10 + 0.8 * (WARDS == "north") > 0, "well", "ill")
 LINEAR = "apfl-linear"
-
-
-@pytest.mark.wide
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")  # of scikit-learn itself
-@pytest.mark.parametrize("method", ["auto", "afl"])
-def test_the_checks_of_scikit_learn_pass(method):
-    check_estimator(fg.FederatedClassifier(method, clients=3))
 
 
 def test_groups_are_the_clients():

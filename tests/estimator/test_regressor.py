@@ -9,19 +9,11 @@ sklearn = pytest.importorskip("sklearn")
 from sklearn.base import clone  # noqa: E402
 from sklearn.linear_model import LinearRegression  # noqa: E402
 from sklearn.model_selection import GridSearchCV  # noqa: E402
-from sklearn.utils.estimator_checks import check_estimator  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 4)) * [1, 10, 100, 1000]
 WARDS = RNG.choice(["north", "south", "west"], size=240)
 Y = X @ [3.0, 0.2, 0.01, 0.001] + 4.0 * (WARDS == "north") + 0.1 * RNG.normal(size=240)
-
-
-@pytest.mark.wide
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")  # of scikit-learn itself
-@pytest.mark.parametrize("method", ["auto", "afl"])
-def test_the_checks_of_scikit_learn_pass(method):
-    check_estimator(fg.FederatedRegressor(method, clients=3))
 
 
 def test_groups_are_the_clients_and_have_models_of_their_own():
@@ -63,6 +55,16 @@ def test_settings_can_be_searched():
         search.fit(X, Y, groups=WARDS)
     assert search.best_params_ == {"method__alpha": 100.0}
     assert clone(search.best_estimator_).settings == {"ridge": 1.0, "alpha": 100.0}
+
+
+def test_without_a_range_that_of_the_training_data_is_taken():
+    """It has other steps only: choices and predictions stay."""
+    left = np.quantile(Y, 0.7) > Y
+    taken = fg.FederatedRegressor("apfl-linear").fit(X[left], Y[left], groups=WARDS[left])
+    wide = fg.FederatedRegressor("apfl-linear", output_range=(-200, 100))
+    wide.fit(X[left], Y[left], groups=WARDS[left])
+    found = taken.predict(X, groups=WARDS)
+    np.testing.assert_allclose(found, wide.predict(X, groups=WARDS), rtol=0, atol=0.02)
 
 
 def test_texts_are_refused_by_name():

@@ -91,21 +91,65 @@ def test_afl_is_the_ridge_regression_of_scikit_learn(outputs):
     federated = fg.federate(data(outputs))
     result = fg.run("afl", federated, ridge=2.5)
     rows, truth = design(federated)
-    mean = truth.mean(axis=0)  # the ridge pulls towards the head that predicts it
-    expected = linear.Ridge(alpha=2.5, fit_intercept=False).fit(rows, truth - mean)
+    expected = linear.Ridge(alpha=2.5).fit(rows, truth)  # the constant has no ridge
     test = federated.test
     ours = result.models["north"].predict(test).reshape(len(test), -1)
-    theirs = expected.predict(test.features.real()).reshape(len(test), -1) + mean
+    theirs = expected.predict(test.features.real()).reshape(len(test), -1)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["afl", "apfl-linear", "local", "central", "intercept"])
-def test_a_wider_range_changes_predictions_by_steps_only(method):
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        *((method, {}) for method in ABLE),
+        ("apfl-linear", {"balance": "auto", "refinement_ridge": "auto"}),
+    ],
+)
+def test_predictions_do_not_depend_on_the_declared_range(method, settings):
+    """Also where settings are selected, and however far the outputs are from its middle."""
+    x, y, ids = table()
+    y = np.rint(y * 2**9) / 2**9  # steps of the widest range
     found = []
-    for output_range in ((-20, 20), (-20, 200)):
-        federated = fg.federate(data(output_range=output_range))
-        found.append(fg.run(method, federated).models["north"].predict(federated.test))
-    np.testing.assert_allclose(*found, rtol=0, atol=0.01)
+    for output_range in ((-16, 16), (-16, 112)):
+        given = fg.Dataset(
+            x, y, ids, task="regression", output_range=output_range, standardize=True
+        )
+        federated = fg.federate(given)
+        result = fg.run(fg.create_method(method, settings).shortened(), federated)
+        assert result.accuracy["sample_mean"] > 0.6
+        found.append(result.models["north"].predict(x))
+    np.testing.assert_allclose(*found, rtol=0, atol=1e-4)  # auto rounds its heads to integers
+
+
+def test_the_selected_ridge_has_the_smallest_error_of_a_fit_with_a_constant():
+    from fedgram.core import gcv
+    from fedgram.core.gcv import generalized_error
+    from fedgram.core.solve import random_signs
+
+    federated = fg.federate(data())
+    total = sum(
+        (Statistics.of(site.train.features, site.train.labels) for site in federated.members[1:]),
+        start=Statistics.of(federated.members[0].train.features, federated.members[0].train.labels),
+    )
+    rows, truth = design(federated)
+    place, ridge = total.space.constant, 7.0
+    penalty = ridge * np.eye(rows.shape[1])
+    penalty[place, place] = 0.0
+    hat = rows @ np.linalg.solve(rows.T @ rows + penalty, rows.T)
+    left = truth[:, 0] - hat @ truth[:, 0]
+    expected = len(rows) * float(left @ left) / (len(rows) - np.trace(hat)) ** 2
+    step = federated.test.labels.outputs[0].step * LEVELS
+    assert generalized_error(total, ridge) * step**2 == pytest.approx(expected, rel=1e-9)
+    signs = np.linalg.inv(rows.T @ rows + penalty) * total.space.unit**2  # of stored features
+    nearby = gcv._NearbyErrors(total, ridge)
+    vectors = random_signs(len(signs) - 1)
+    others = np.arange(len(signs)) != place
+    trace = np.mean(np.sum(vectors * (signs[np.ix_(others, others)] @ vectors), axis=0))
+    exact = np.trace(signs[np.ix_(others, others)])
+    stored = ridge / total.space.unit**2
+    freedom = len(rows) - np.trace(hat)
+    estimated = expected * (freedom / (freedom + stored * (trace - exact))) ** 2
+    assert nearby(ridge) * step**2 == pytest.approx(estimated, rel=1e-4)
 
 
 def test_fedhip_is_the_ridge_regression_with_weights_of_scikit_learn():
@@ -116,7 +160,7 @@ def test_fedhip_is_the_ridge_regression_with_weights_of_scikit_learn():
     owner = np.repeat(np.arange(3), [len(site.train) for site in federated.members])
     for k, site in enumerate(federated.members):
         weight = np.where(owner == k, 8.0, 1.0)
-        expected = linear.Ridge(alpha=2.5, fit_intercept=False).fit(rows, truth / 20, weight)
+        expected = linear.Ridge(alpha=2.5).fit(rows, truth / 20, weight)
         ours = result.models[site.id].predict(site.test)
         theirs = expected.predict(site.test.features.real()).ravel() * 20
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-8)
@@ -198,10 +242,11 @@ def test_leave_one_out_errors_are_those_of_refits():
     from fedgram.core.gcv import resolved
 
     alpha = resolved("auto", ridge)
+    no_constant = np.diag(np.arange(rows.shape[1]) != ridge.space.constant)
     errors = 0.0
     for k in range(len(rows)):
         rest = np.arange(len(rows)) != k
-        gram = rows[rest].T @ rows[rest] + alpha * np.eye(rows.shape[1])
+        gram = rows[rest].T @ rows[rest] + alpha * no_constant
         head = np.linalg.solve(gram, rows[rest].T @ truth[rest, 0])
         errors += (rows[k] @ head - truth[k, 0]) ** 2
     step = federated.test.labels.outputs[0].step
@@ -364,3 +409,13 @@ def test_frames_figures_and_texts_of_a_regression():
     assert result.plot().svg.startswith("<svg")
     with pytest.raises(DataError, match="expected a model of classes, got one of numbers"):
         result.models["north"].predict_proba(np.zeros((1, 9)))
+
+
+@pytest.mark.parametrize("method", ABLE)
+def test_one_sample_alone_is_predicted_by_itself(method):
+    x, y, _ = table()
+    alone = fg.Dataset(
+        x[:1], y[:1], ["north"], split=[0], task="regression", output_range=(-20, 20)
+    )
+    model = fg.run(fg.create_method(method).shortened(), fg.federate(alone)).models["north"]
+    assert model.predict(x[:1]) == pytest.approx(y[:1], abs=1e-3)

@@ -9,6 +9,7 @@ estimates the error at a new client.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -136,7 +137,7 @@ def error_at_new_clients(total: Statistics, clients: Iterable[Statistics], ridge
         rest = total.count - own.count
         if own.count > 0 and rest > 0:
             others = gram - unpack_symmetric(own.gram, own.space.width)
-            factor = Factor.of(others, ridge / unit**2, samples=rest)
+            factor = Factor.of(others, ridge / unit**2, samples=rest, free=total.free)
             head = factor.solve(total.products - own.products) / unit
             wrong += own.error(head)
             count += own.count
@@ -185,8 +186,8 @@ def _is_large(total: Statistics) -> bool:
 
 def _error_of(total: Statistics) -> Callable[[float], float]:
     """Return the error of a ridge, by one factorization for each."""
-    _require_samples(total)
-    gram, moment = unpack_symmetric(total.gram, total.space.width), total.products
+    sums = _CenteredSums.of(total)
+    gram, moment = sums.gram(), sums.moment
 
     def error(ridge: float) -> float:
         require_ridge(ridge)
@@ -194,7 +195,7 @@ def _error_of(total: Statistics) -> Callable[[float], float]:
         factor = Factor.of(gram, stored, samples=total.count)
         head = factor.solve(moment)
         products, squares = float(np.sum(head * moment)), float(np.sum(head**2))
-        return _error(total, stored, products, squares, factor.inverse_trace())
+        return sums.error(stored, products, squares, factor.inverse_trace())
 
     return error
 
@@ -217,9 +218,9 @@ class _NearbyErrors:
     """
 
     def __init__(self, total: Statistics, guess: float) -> None:
-        _require_samples(total)
-        self._total, self._guess = total, guess
-        self._vectors = np.hstack([total.products, random_signs(total.space.width)])
+        self._total, self._sums, self._guess = total, _CenteredSums.of(total), guess
+        moment = self._sums.moment
+        self._vectors = np.hstack([moment, random_signs(len(moment))])
         self._forms: QuadraticForms | None = None  # made at the first ridge
         self._scale = float(total.diagonal().sum())
 
@@ -238,8 +239,7 @@ class _NearbyErrors:
     def _factorized(self, ridge: float) -> QuadraticForms:
         total, stored = self._total, ridge / self._total.space.unit**2
         self._forms = None  # one factor in memory
-        gram = unpack_symmetric(total.gram, total.space.width)
-        factor = Factor.of(gram, stored, samples=total.count)
+        factor = Factor.of(self._sums.gram(), stored, samples=total.count)
         self._forms = QuadraticForms.of(factor, stored, self._vectors)
         return self._forms
 
@@ -260,33 +260,68 @@ class _NearbyErrors:
         first, second = forms.at(ridge, steps=steps)
         classes = len(self._vectors[0]) - SIGNS
         products, squares = float(first[:classes].sum()), float(second[:classes].sum())
-        return _error(self._total, ridge, products, squares, float(first[classes:].mean()))
+        return self._sums.error(ridge, products, squares, float(first[classes:].mean()))
 
 
-def _error(total: Statistics, ridge: float, products: float, squares: float, trace: float) -> float:
-    """Return the error of a ridge in stored units.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _CenteredSums:
+    """Gram matrix G, moment T and energy of a total, without the constant if it has no ridge.
 
-    Parameters
-    ----------
-    total
-        The statistics, with Gram matrix G and moment T.
-    ridge
-        The ridge.
-    products, squares
-        ``tr W'T`` and ``tr W'W`` of the head ``W = (G + ridge I)^-1 T``.
-    trace
-        ``tr (G + ridge I)^-1``.
+    A constant without a ridge takes the mean out of every other feature and of the targets. What
+    is left is an ordinary ridge regression, and the constant is one more degree of freedom.
     """
-    # (G + ridge I) W = T, so tr W'GW = tr W'T - ridge |W|^2 and
-    # RSS = energy - 2 tr W'T + tr W'GW = energy - tr W'T - ridge |W|^2.
-    residual_squares = total.target_squares - (products + ridge * squares)
-    freedom = total.count - (total.space.width - ridge * trace)
-    return total.count * max(residual_squares, 0.0) / freedom**2
 
+    total: Statistics
+    moment: Floats
+    energy: float
+    free: int = 0  # number of weights without a ridge
 
-def _require_samples(total: Statistics) -> None:
-    if total.count <= 0:
-        raise SolveError(f"nothing to solve: the total holds {total.count} samples")
+    @classmethod
+    def of(cls, total: Statistics) -> _CenteredSums:
+        if total.count <= 0:
+            raise SolveError(f"nothing to solve: the total holds {total.count} samples")
+        moment, place = total.products, total.free
+        if place is None:
+            return cls(total=total, moment=moment, energy=total.target_squares)
+        gram = unpack_symmetric(total.gram, len(moment))
+        others, across = np.delete(np.arange(len(moment)), place), moment[place]
+        return cls(
+            total=total,
+            moment=moment[others] - np.outer(gram[others, place] / gram[place, place], across),
+            energy=total.target_squares - float(across @ across) / float(gram[place, place]),
+            free=1,
+        )
+
+    def gram(self) -> Floats:
+        """Return the Gram matrix, which is not kept."""
+        gram, place = unpack_symmetric(self.total.gram, self.total.space.width), self.total.free
+        if place is None:
+            return gram
+        others = np.delete(np.arange(len(gram)), place)
+        products = np.outer(gram[others, place] / gram[place, place], gram[place, others])
+        found: Floats = gram[np.ix_(others, others)] - products
+        return found
+
+    def error(self, ridge: float, products: float, squares: float, trace: float) -> float:
+        """Return the error of a ridge in stored units.
+
+        Parameters
+        ----------
+        ridge
+            The ridge.
+        products, squares
+            ``tr W'T`` and ``tr W'W`` of the head ``W = (G + ridge I)^-1 T``.
+        trace
+            ``tr (G + ridge I)^-1``.
+        """
+        # (G + ridge I) W = T, so tr W'GW = tr W'T - ridge |W|^2 and
+        # RSS = energy - 2 tr W'T + tr W'GW = energy - tr W'T - ridge |W|^2.
+        residual_squares = self.energy - (products + ridge * squares)
+        count = self.total.count
+        if count <= self.free:  # nothing but the constant is determined, by any ridge
+            return 0.0
+        freedom = count - (len(self.moment) - ridge * trace) - self.free
+        return count * max(residual_squares, 0.0) / freedom**2
 
 
 def _tried(

@@ -39,7 +39,13 @@ class Factor:
 
     @classmethod
     def of(
-        cls, gram: Array, ridge: float, *, samples: int | None = None, narrow: bool = False
+        cls,
+        gram: Array,
+        ridge: float,
+        *,
+        samples: int | None = None,
+        narrow: bool = False,
+        free: int | None = None,
     ) -> Factor:
         """Factorize ``gram + ridge * I``.
 
@@ -53,12 +59,16 @@ class Factor:
             Number of samples behind the Gram matrix, for the error message.
         narrow
             Whether the factor is in single precision.
+        free
+            Place of a feature whose weight has no ridge.
         """
         require_ridge(ridge)
         width, kind = len(gram), np.float32 if narrow else np.float64
         flops.add(width**3 // 3)
         shifted: Array = np.array(gram, kind)
         shifted[np.diag_indices(width)] += ridge
+        if free is not None:
+            shifted[free, free] = gram[free, free]
         if not width:
             return cls(shifted)
         factorize = lapack.spotrf if narrow else lapack.dpotrf
@@ -222,6 +232,7 @@ def ridge_solve(
     *,
     towards: Floats | None = None,
     samples: int | None = None,
+    free: int | None = None,
 ) -> Floats:
     """Return argmin_W ``|F W - Y|^2 + ridge |W - towards|^2`` from ``F'F`` and ``F'Y``.
 
@@ -237,10 +248,14 @@ def ridge_solve(
         Weights that the penalty pulls to; zeros by default.
     samples
         Number of samples behind the Gram matrix, for the error message.
+    free
+        Place of a feature whose weight has no penalty.
     """
     # (F'F + ridge I) W = F'Y + ridge towards
     rhs = moment if towards is None else moment + ridge * towards
-    return Factor.of(gram, ridge, samples=samples).solve(rhs)
+    if free is not None:
+        rhs[free] = moment[free]
+    return Factor.of(gram, ridge, samples=samples, free=free).solve(rhs)
 
 
 def least_squares(

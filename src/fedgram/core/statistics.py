@@ -255,6 +255,11 @@ class Statistics(Additive):
         """The energy in the same units."""
         return float(self.energy)
 
+    @property
+    def free(self) -> int | None:
+        """Place of the feature whose weight has no ridge; None for classes."""
+        return None
+
     def solve(self, ridge: float, *, towards: Floats | None = None) -> Floats:
         """Return the weights of argmin_W ``|F W - Y|^2 + ridge |W - towards|^2``, (d, c).
 
@@ -279,6 +284,7 @@ class Statistics(Additive):
                 ridge / unit**2,
                 towards=pull,
                 samples=self.count,
+                free=self.free,
             )
             yield stored / unit
 
@@ -344,20 +350,13 @@ class TargetStatistics(Statistics):
     def claimed_samples(self) -> int:
         return self.count
 
-    def path(self, ridges: Sequence[float], *, towards: Floats | None = None) -> Iterable[Floats]:
-        """Yield the weights for each of several ridges, by default towards the head of the mean.
+    @property
+    def free(self) -> int | None:
+        """Place of the constant, whose weight has no ridge; None without a constant.
 
         So predictions do not depend on where the outputs lie in their declared range.
         """
-        return super().path(ridges, towards=self._mean() if towards is None else towards)
-
-    def _mean(self) -> Floats | None:
-        """Return the head that predicts the mean of each output; None without a constant."""
-        if not self.space.has_constant or self.count <= 0:
-            return None
-        head, place = np.zeros(self.moment.shape), self.space.constant
-        head[place] = self.products[place] / (self.diagonal()[place] * self.space.unit)
-        return head
+        return self.space.constant if self.space.has_constant else None
 
     def validate(self, sites: int = 1) -> None:
         super().validate(sites)

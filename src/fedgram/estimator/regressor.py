@@ -42,7 +42,7 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[mi
     output_range
         Lowest and highest possible value of the outputs: a pair for all, or one for each. Sums of
         outputs are exact in this range. None takes the range of the training data, which a
-        federation of real sites could not do.
+        federation of real sites could not do; predictions depend on the range by its steps only.
     random_state
         Seed of the method's random numbers and of clients that are drawn.
 

@@ -23,9 +23,6 @@ class APFL(DualStream):
     backbone: compare the two. Adaptive Personalized FL (Deng et al., 2020) has the same acronym and
     is another method.
 
-    In a regression the ridge pulls predictions towards the middle of the declared output range:
-    declare one that is close to the outputs, or use `auto`.
-
     Exchanges: the sum of `afl` on lifted features; with "auto" settings also counts of correct
     leave-one-out predictions.
 

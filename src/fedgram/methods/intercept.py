@@ -111,9 +111,7 @@ class Intercept(Method[Linear | Tuned]):
         """
         if not (outputs_named(total.classes) and total.space.has_constant):
             return total.factor(self.ridge)
-        matrix, place = total.matrix, total.space.constant
-        matrix[place, place] -= self.ridge
-        return Factor.of(matrix, self.ridge)
+        return Factor.of(total.matrix, self.ridge, free=total.space.constant)
 
     def _head(self, total: Quadratic) -> Linear:
         return Linear(

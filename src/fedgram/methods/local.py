@@ -1,20 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from fedgram.core.gcv import Ridge
-from fedgram.core.targets import Targets
-from fedgram.features.grid import bias
 from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.method import Method
 from fedgram.federation.protocol import Federation
-from fedgram.models.linear import Linear, Predictor
-from fedgram.selection.own_ridge import best_own_ridge
+from fedgram.models.linear import Predictor
+from fedgram.selection.own_ridge import around_mean, best_own_ridge, own_head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +38,8 @@ class Local(Method[None]):
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         samples = client.samples
-        targets = samples.labels.onehot()
-        # Of a regression the ridge pulls towards the client's mean, as in `TargetStatistics`.
-        centered = isinstance(samples.labels, Targets) and samples.features.space.has_constant
-        mean = targets.mean(axis=0) if centered and len(targets) else np.zeros(targets.shape[1])
         ridge = self.ridge
         if ridge == "auto":
             features = self.lift(samples.features)
-            ridge = best_own_ridge(features, samples.labels, centered=centered)
-        head = Linear.fitted(samples, targets - mean, ridge=ridge, lift=self.lift)
-        if not centered:
-            return head
-        space, weights = head.space, head.weights.copy()
-        weights[space.constant] += mean / (bias(space.unit, space.bound) * space.unit)
-        return replace(head, weights=weights)
+            ridge = best_own_ridge(features, samples.labels, centered=around_mean(samples))
+        return own_head(samples, ridge=ridge, lift=self.lift)

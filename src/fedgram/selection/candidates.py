@@ -21,6 +21,7 @@ from fedgram.models.linear import Classifier, Linear
 from fedgram.selection.gaussian import Discriminant
 from fedgram.selection.leave_one_out import HatMatrix, LeaveOneOut
 from fedgram.selection.normal_equations import NormalEquations
+from fedgram.selection.own_ridge import around_mean, left_out_scores, own_head
 
 Setting = dict[str, Any]
 
@@ -207,7 +208,11 @@ class Candidates:
             "intercept": lambda: own.fit_residual(np.ones((len(own.samples), 1))),
             "fedhip": own.with_extra_weight,
             "apfl": lambda: own.fit_residual_with(hat),
-            "local": lambda: own.alone(hat),
+            "local": lambda: (
+                left_out_scores(hat, own.truth, centered=True)
+                if around_mean(own.samples)
+                else own.alone(hat)
+            ),
         }
         families = {setting["family"] for setting in self.settings}
         return {family: make() for family, make in made.items() if family in families}
@@ -259,7 +264,7 @@ def personal(
             own = shared.fit_residual(samples, ridge=setting["refinement_ridge"], lift=Lift())
             return Blend(first=shared, second=own, balance=setting["balance"])
         case "local":
-            return Linear.fitted(samples, samples.labels.onehot(), ridge=setting["ridge"])
+            return own_head(samples, ridge=setting["ridge"], lift=Lift())
         case "intercept":
             residual = samples.labels.onehot() - shared(samples.features)
             shift = residual.sum(axis=0) / (len(samples) + setting["strength"])

@@ -24,6 +24,8 @@ from fedgram.runtime.threads import single_threaded_blas
 class NormalEquations(Shared):
     """Summed statistics with a ridge, as clients receive them; derived values are cached.
 
+    In a regression the constant has no ridge; leave-one-out is exact with that too.
+
     Parameters
     ----------
     total
@@ -58,7 +60,8 @@ class NormalEquations(Shared):
     @cached_property
     def factor(self) -> Factor:
         """The Cholesky factor of the Gram matrix plus the ridge."""
-        return Factor.of(self.gram, self.stored_ridge, samples=self.total.count)
+        total = self.total
+        return Factor.of(self.gram, self.stored_ridge, samples=total.count, free=total.free)
 
     @cached_property
     def head(self) -> Floats:
@@ -129,6 +132,7 @@ class NormalEquations(Shared):
             self.total.products + alpha * own.products,
             self.stored_ridge,
             samples=self.total.count,
+            free=self.total.free,
         )
         return self.linear(lift, stored)
 

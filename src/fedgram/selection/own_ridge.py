@@ -1,17 +1,51 @@
-"""The ridge of a client's own head, selected on its samples alone by exact leave-one-out."""
+"""A client's own head, and its ridge, selected on its samples alone by exact leave-one-out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from fedgram.core.samples import Features, Floats, Labels
+from fedgram.core.samples import Features, Floats, Labels, Samples
 from fedgram.core.targets import Targets
+from fedgram.features.grid import bias
+from fedgram.features.lift import Lift
+from fedgram.models.linear import Linear
 from fedgram.selection.leave_one_out import HatMatrix, correct, one_minus_leverage
 
 # The smallest first: of equally good ridges the largest is selected.
 OWN_RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+
+
+def around_mean(samples: Samples) -> bool:
+    """Whether own heads are solved around the mean of the targets: of numbers, with a constant.
+
+    So predictions do not depend on where the outputs lie in their declared range.
+    """
+    return isinstance(samples.labels, Targets) and samples.features.space.has_constant
+
+
+def own_head(samples: Samples, *, ridge: float, lift: Lift) -> Linear:
+    """Return the ridge regression of a client's own samples.
+
+    Parameters
+    ----------
+    samples
+        The client's samples.
+    ridge
+        Weight of the squared norm.
+    lift
+        Applied to the features first.
+    """
+    targets = samples.labels.onehot()
+    if not around_mean(samples) or not len(targets):
+        return Linear.fitted(samples, targets, ridge=ridge, lift=lift)
+    mean = targets.mean(axis=0)
+    head = Linear.fitted(samples, targets - mean, ridge=ridge, lift=lift)
+    space, weights = head.space, head.weights.copy()
+    weights[space.constant] += mean / (bias(space.unit, space.bound) * space.unit)
+    return replace(head, weights=weights)
 
 
 def best_own_ridge(features: Features, labels: Labels, *, centered: bool = False) -> float:
@@ -71,7 +105,8 @@ def left_out_scores(
         Whether the regression is of the targets minus their mean, to which the mean is added.
     """
     mean = targets.mean(axis=0) if centered else np.zeros(targets.shape[1])
-    others = (len(targets) * mean - targets) / (len(targets) - 1) if centered else mean
+    rest = max(1, len(targets) - 1)
+    others = (len(targets) * mean - targets) / rest if centered else mean
     both = np.column_stack([targets - mean, np.ones(len(targets))])
     fitted = hat.fitting(both)
 
