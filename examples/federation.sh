@@ -14,17 +14,17 @@ stop() { # whatever happens, nothing goes on running
 }
 trap stop EXIT
 
-echo "== every site has a file of features; here the embedded digits are dealt to three"
+echo "== every site has a file of features; here the embedded digits are split among three"
 python - <<'END'
 import fedgram as fg
 import numpy as np
-from fedgram.data.partition import fixed_split
 
-digits, plan = fg.load_dataset("digits"), fg.PartitionPlan(clients=3)
-split = fixed_split(digits, plan)
-for name, share in zip(("north", "west", "south"), fg.partition(digits, plan)):
+digits = fg.load_dataset("digits")
+shares = fg.partition(digits, fg.PartitionPlan(clients=3))
+for name, share in zip(("north", "west", "south"), shares):
     mine = np.concatenate([share.train, share.test])
-    np.savez(f"{name}.npz", x=digits.x[mine], y=digits.y[mine], split=split[mine],
+    split = np.repeat([0, 2], [len(share.train), len(share.test)])  # 0: training, 2: test
+    np.savez(f"{name}.npz", x=digits.x[mine], y=digits.y[mine], split=split,
              classes=digits.classes)
 END
 

@@ -108,6 +108,58 @@ def test_a_block_is_code_that_can_be_read(block):
             read(words)
 
 
+def named_commands(text):
+    """Yield the commands that sentences and indented lines of a page name, as lists of words.
+
+    `fedgram federation status|publish` names two. What stands for something is in capitals.
+    """
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    lines = re.findall(r"^ {4,}(fedgram .*)$", outside, re.M)
+    for found in [*re.findall(r"`(fedgram [^`]+)`", outside), *lines]:
+        *first, last = found.partition("  #")[0].replace("\\", " ").split(" ")
+        for end in last.split("|"):
+            yield shlex.split(" ".join([*first, end]))[1:]
+
+
+def unknown(words, command=main):
+    """Return the words of a command that the program does not have: commands and options."""
+    if isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        inner = command.get_command(click.Context(command), words[0])
+        return [words[0]] if inner is None else unknown(words[1:], inner)
+    known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+    known |= {"-h", "--help", "--version"}
+    asked = [word.partition("=")[0] for word in words if re.match("--?[a-z]", word)]
+    short = {option for option in known if re.fullmatch("-[a-z]", option)}
+    return [one for one in asked if one not in known and one[:2] not in short]
+
+
+NO_COMMANDS = {"history", "history,"}  # the first words of files and of what is signed
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_commands_that_sentences_name_exist(page):
+    found = [words for words in named_commands(page.read_text("utf-8")) if words[0].islower()]
+    assert not [words for words in found if words[0] not in NO_COMMANDS and unknown(words)]
+
+
+def test_a_command_in_a_sentence_that_does_not_exist_is_found():
+    text = "Call `fedgram federation status|publishh` or\n\n    fedgram ledger joi a  # note\n"
+    named = list(named_commands(text))
+    assert named == [["federation", "status"], ["federation", "publishh"], ["ledger", "joi", "a"]]
+    assert [unknown(words) for words in named] == [[], ["publishh"], ["joi"]]
+    assert unknown(["run", "--metod", "afl", "-sdata.clients=3"]) == ["--metod"]
+
+
+INTERNAL = {"report.md": {"fedgram.report.charts.curves"}}  # the page says that it may change
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_import_what_is_public(page):
+    text = "\n".join(block.text for block in blocks(page))
+    found = set(re.findall(r"^(?:>>> )?(?:from|import) (fedgram[\w.]*)", text, re.M))
+    assert found <= {"fedgram", "fedgram.checks"} | INTERNAL.get(page.name, set())
+
+
 def test_a_command_that_does_not_exist_is_found():
     (words,) = commands("fedgram run --metod afl  # a comment\n")
     with pytest.raises(click.NoSuchOption, match="--metod"):

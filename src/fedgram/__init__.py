@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from fedgram.errors import FedgramError as FedgramError
     from fedgram.estimator.classifier import FederatedClassifier as FederatedClassifier
     from fedgram.estimator.regressor import FederatedRegressor as FederatedRegressor
+    from fedgram.experiments.reader import read_runs as read_runs
     from fedgram.experiments.result import Result as Result
     from fedgram.experiments.result import Results as Results
     from fedgram.experiments.runner import ScoringSchedule as ScoringSchedule
     from fedgram.experiments.runner import run as run
+    from fedgram.export.folder import export_model as export_model
     from fedgram.features.grid import Grid as Grid
     from fedgram.features.lift import Lift as Lift
     from fedgram.federation.client import Client as Client
@@ -83,11 +85,13 @@ _HOME = {
     "Tally": "fedgram.core.tally",
     "Weighted": "fedgram.core.weighted",
     "create_method": "fedgram.federation.method",
+    "export_model": "fedgram.export.folder",
     "federate": "fedgram.federation.federated_dataset",
     "find_method": "fedgram.federation.method",
     "load_dataset": "fedgram.data.sources",
     "partition": "fedgram.data.partition",
     "predict": "fedgram.models.model",
+    "read_runs": "fedgram.experiments.reader",
     "register": "fedgram.core.codec",
     "run": "fedgram.experiments.runner",
     "schema_field": "fedgram.core.additive",

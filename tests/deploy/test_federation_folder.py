@@ -423,3 +423,13 @@ def test_names_that_pass_are_plain_folder_names(name):
 @given(st.integers(1, 65535), st.sampled_from(["a", "10.0.0.1", "fe80::1", "a-b.example"]))
 def test_an_address_reads_as_it_is_written(port, host):
     assert Address.read(str(Address(host=host, port=port))) == Address(host=host, port=port)
+
+
+def test_status_says_when_the_certificate_of_the_server_ends(project):
+    assert "certificate" not in invoke("status", project.folder).output
+    make_keys(project, hosts=[], days=100)
+    until = CertificateInfo.load(project.server / "server.pem").until
+    shown = invoke("status", project.folder)
+    assert f"the server's certificate is valid until {until:%Y-%m-%d}" in shown.output
+    found = json.loads(invoke("status", project.folder, "--json").output)
+    assert found["certificate_until"] == f"{until:%Y-%m-%d}"

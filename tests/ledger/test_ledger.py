@@ -994,6 +994,22 @@ def test_a_forged_certificate_is_refused(ledger, path, change):
         ledger.verify(replace(certificate, **change))
 
 
+def test_an_older_copy_of_a_ledger_is_found_by_a_certificate_and_repaired(ledger, path):
+    restored = path.with_name("restored")  # from a backup that was made before the deletion
+    restored.write_bytes(path.read_bytes())
+    handed_out = ledger.forget("south")
+    with Ledger.open(restored) as book:
+        book.verify()
+        assert "south" in book.members
+        with pytest.raises(LedgerError, match=r"older copy.* forget client south again"):
+            book.verify(handed_out)
+        again = book.forget("south")
+        book.verify(again)
+        assert again.total_digest == handed_out.total_digest
+        with pytest.raises(LedgerError, match="belongs to another ledger"):
+            book.verify(handed_out)  # of a history that is gone
+
+
 def test_a_certificate_of_another_ledger_is_refused(ledger, path, tmp_path):
     ledger.forget("south")
     with Ledger.create(tmp_path / "other") as other:

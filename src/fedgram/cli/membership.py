@@ -27,7 +27,7 @@ PATH = click.Path(path_type=Path, dir_okay=False)
 @folder_argument
 @json_option
 def status(folder: Path, as_json: bool) -> None:
-    """Show the members of the totals, the excluded sites, and the results of the runs.
+    """Show members of totals, excluded sites, runs, and the end of the certificate.
 
     Example: fedgram federation status study
     """
@@ -45,6 +45,10 @@ def status(folder: Path, as_json: bool) -> None:
         click.echo(f"total     {account['total_digest']}  {account['ledger']}")
     if not found["ledgers"]:
         click.echo("members   none yet")
+    if found["certificate_until"]:
+        click.echo(
+            f"keys      the server's certificate is valid until {found['certificate_until']}"
+        )
     for client, how in found["out"].items():
         say(f"excluded  {client} {how}")
     for run in found["runs"]:

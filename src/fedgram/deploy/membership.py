@@ -35,7 +35,7 @@ class Membership:
     folder: Path
 
     def status(self) -> dict[str, Any]:
-        """Return members, excluded sites, and the results of the runs."""
+        """Return members, excluded sites, runs, and when the server's certificate ends."""
         config, federation = read_federation(self.folder / "federation.toml")
         with Ledgers(self.folder) as ledgers:
             kept = [_account(name, ledger, federation) for name, ledger in ledgers]
@@ -44,6 +44,7 @@ class Membership:
             "methods": list(config.methods),
             "secure": config.engine.secure,
             "sites": list(federation.sites),
+            "certificate_until": self._certificate_until(),
             "ledgers": kept,
             "out": out,
             "runs": [
@@ -51,6 +52,15 @@ class Membership:
                 for path in sorted((self.folder / "runs").glob("[0-9]*/course.json"))
             ],
         }
+
+    def _certificate_until(self) -> str | None:
+        """Return the day after which sites no longer believe the server; None without keys."""
+        path = self.folder / "server.pem"
+        if not path.is_file():
+            return None
+        from fedgram.deploy.tls import CertificateInfo  # needs the package cryptography
+
+        return f"{CertificateInfo.load(path).until:%Y-%m-%d}"
 
     def publish(self, name: str | None, out: Path) -> dict[str, Any]:
         """Solve a ledger's current total, write the model, and record that it was published."""

@@ -40,7 +40,7 @@ OLD_TUNED = {"setting": "settings", "told": "description", "reasons": "left_out_
 OLD_METRICS = {"whole": "global_test"}
 
 
-def read_runs(folders: Iterable[Path], *, clients: bool = True) -> list[RunRecord]:
+def read_runs(folders: Iterable[Path | str], *, clients: bool = True) -> list[RunRecord]:
     """Return the runs in these folders, or in folders right below them, each of them once.
 
     A run that was interrupted before anything was scored is an error where it is asked for by
@@ -52,9 +52,19 @@ def read_runs(folders: Iterable[Path], *, clients: bool = True) -> list[RunRecor
         As ``fedgram run --out`` or ``fedgram study`` wrote them, in any format so far.
     clients
         Keep the scores of single clients: most of a record of many rounds.
+
+    Examples
+    --------
+    >>> import subprocess, sys, tempfile
+    >>> command = [sys.executable, "-m", "fedgram.cli", "run", "-m", "afl", "-s", "data.clients=3"]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     done = subprocess.run([*command, "--out", folder], capture_output=True)
+    ...     (run,) = read_runs([folder])
+    >>> run.method, run.summary.clients, sorted(run.summary.accuracy)[:2]
+    ('afl', 3, ['balanced', 'client_mean'])
     """
     found: dict[Path, RunRecord] = {}
-    for folder in folders:
+    for folder in map(Path, folders):
         here = run_folders(folder)
         if not here:
             raise DataError(f"{folder}: holds no run; give a folder written by 'fedgram run --out'")

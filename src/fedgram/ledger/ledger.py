@@ -501,11 +501,25 @@ class Ledger:
         history = self.history()
         event = next((e for e in history if e.seq == certificate.event), None)
         if event is None or event.what != "forget" or not self._is_of(certificate, event):
+            if certificate.client in self.stored_clients and self._is_later(certificate):
+                raise LedgerError(
+                    "the history of this ledger lacks the deletion of the certificate: the ledger "
+                    "is an older copy, or the certificate was changed; forget client "
+                    f"{certificate.client} again and hand out the new certificate"
+                )
             raise LedgerError("the certificate belongs to another ledger, or was changed")
         later = [event for event in history if event.seq > certificate.event]
         back = any(e.client == certificate.client and e.what in _JOINED for e in later)
         if not back and certificate.client in self.stored_clients:
             raise LedgerError(f"client {certificate.client}: contributions are still stored")
+
+    def _is_later(self, certificate: Certificate) -> bool:
+        """Whether a certificate names this ledger, and an event that its history does not have."""
+        if certificate.entry is None or not certificate.is_consistent():
+            return False
+        body = certificate.entry["body"]
+        known = any(entry.body == body for entry in self._file.entries())
+        return bool(body["ledger"] == self.id) and not known
 
     def _is_of(self, certificate: Certificate, event: Event) -> bool:
         """Whether a certificate states what an event of this ledger commits to."""

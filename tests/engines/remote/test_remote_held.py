@@ -1,12 +1,15 @@
 """A site whose contribution the server holds is not asked for it again, and misses nothing."""
 
+import shutil
 from collections import Counter
 
 import pytest
 from remote_support import StandIn, federation, kind, offices, require_same, served
 
 from fedgram.core import codec
+from fedgram.deploy import server
 from fedgram.deploy.server import run_federation
+from fedgram.engines.remote import site
 from fedgram.engines.remote.server import RemoteFederation
 from fedgram.federation.step import step_name
 
@@ -60,6 +63,32 @@ def test_a_restarted_server_asks_nobody_again_where_some_were_not_asked(tmp_path
     out = run_federation(carrier, folder, print)
     assert asked(carrier)["step"] == 0
     require_same(out, config, "prior")
+
+
+def test_a_restored_server_asks_those_again_whose_contributions_it_lacks(tmp_path):
+    folder, config = federation(tmp_path, "prior", data=FEW, rules={"minimum": 2})
+    everybody = offices(config, tmp_path / "sites")
+    run_federation(StandIn({node: everybody[node] for node in (100, 102)}), folder, print)
+    backup = shutil.copytree(folder, tmp_path / "backup")
+    run_federation(StandIn(everybody), folder, print)
+    shutil.rmtree(folder)
+    shutil.copytree(backup, folder)
+    carrier = StandIn(everybody)
+    out = run_federation(carrier, folder, print)
+    assert asked(carrier)["step"] == 2 + 4  # two contributions, and the choices of all
+    require_same(out, config, "prior")
+
+
+def test_after_a_change_of_version_no_contribution_is_asked_for_again(tmp_path, monkeypatch):
+    folder, config = federation(tmp_path, "afl", data=FEW)
+    run_federation(StandIn(offices(config, tmp_path / "sites")), folder, print)
+    for module in (server, site):
+        monkeypatch.setattr(module, "own_version", lambda: "99.0.0")
+    carrier = StandIn(offices(config, tmp_path / "sites"))
+    out = run_federation(carrier, folder, print)
+    assert asked(carrier)["step"] == 0
+    assert asked(carrier)["greet"] > 0
+    require_same(out, config, "afl")
 
 
 @pytest.fixture
