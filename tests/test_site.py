@@ -281,6 +281,11 @@ ANSWERS = {
     "What leaves my site?": "faq.html#what-leaves-my-site",
     "How do I delete a patient?": "forgetting.html",
     "How do I cite?": "cite.html",
+    "How do we upgrade, over years?": "operations.html#a-new-version-of-fedgram",
+    "What if a site is off?": "operations.html#a-site-is-away",
+    "When do certificates end?": "operations.html#certificates-and-keys-that-end",
+    "What do we show an auditor?": "operations.html#what-to-show-an-auditor",
+    "How do we back up the ledger?": "operations.html#back-up-and-restore",
 }
 
 
