@@ -1,12 +1,13 @@
 """Steps for several clients at once: the replies are those of one client after the other."""
 
 import dataclasses
+import itertools
 import weakref
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_support import some_rows, some_theta
 
@@ -30,7 +31,7 @@ from fedgram.training.zeroth_order import ZerothOrderMethod
 GRADIENT = [name for name in names() if issubclass(find_method(name), GradientMethod)]
 JOINT = {
     *("fedavg", "fedavg-ft", "fedprox", "fedprox-ft", "ditto"),
-    *("fedala", "fedas", "fedzo", "perfedavg"),
+    *("fedala", "fedas", "fedzo", "perfedavg", "pfedme", "pfedzo"),
 }
 SHAPE = MLP(width=40, hidden=0, classes=4)
 
@@ -55,25 +56,104 @@ def tasks(sizes, *, batch, epochs, strength, drifting, dtype):
     return made
 
 
+@st.composite
+def federations(draw):
+    """Sizes of clients, few of them different, and the groups that they descend in."""
+    sizes = draw(st.lists(st.sampled_from([1, 2, 7, 8, 13, 30]), min_size=1, max_size=9))
+    order = draw(st.permutations(range(len(sizes))))
+    cuts = sorted(draw(st.sets(st.integers(0, len(sizes)))))
+    groups = [order[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(sizes)])]
+    return sizes, groups
+
+
+def require_equal_bits(federation, *, dual, **options):
+    """Raise AssertionError unless each client trains as alone, whoever is in its group."""
+    sizes, groups = federation
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(descent, "dual_is_cheaper", lambda *_: dual)
+        alone, beside = tasks(sizes, **options), tasks(sizes, **options)
+        for task in alone:
+            run_batched([task])
+        for group in groups:
+            run_batched([beside[place] for place in group])
+    for one, other in zip(alone, beside, strict=True):
+        assert one.theta.dtype == options["dtype"]
+        assert one.theta.tobytes() == other.theta.tobytes()
+        assert one.rng.bit_generator.state == other.rng.bit_generator.state
+
+
 @given(
-    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    federation=federations(),
+    dual=st.booleans(),
     batch=st.integers(0, 12),
     epochs=st.integers(1, 3),
     strength=st.sampled_from([0.0, 0.3, 5.0]),
     drifting=st.booleans(),
     dtype=st.sampled_from([np.float32, np.float64]),
 )
-def test_no_bit_depends_on_who_descends_beside(sizes, **options):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(descent, "dual_is_cheaper", lambda *_: True)
-        alone, beside = tasks(sizes, **options), tasks(sizes, **options)
-        for task in alone:
-            run_batched([task])
-        run_batched(beside)
-    for one, other in zip(alone, beside, strict=True):
-        assert one.theta.dtype == options["dtype"]
-        assert one.theta.tobytes() == other.theta.tobytes()
-        assert one.rng.bit_generator.state == other.rng.bit_generator.state
+@settings(max_examples=300)
+def test_no_bit_depends_on_who_descends_beside(federation, **options):
+    require_equal_bits(federation, **options)
+
+
+def summed_in_another_order(patch):
+    """Products of a stack whose sums depend on the number of clients in it."""
+    products = descent._products
+
+    def reversed_products(left, right, scale=1.0, out=None):
+        if len(left) > 1:
+            left, right = left[:, :, ::-1].copy(), right[:, ::-1].copy()
+        return products(left, right, scale, out)
+
+    patch.setattr(descent, "_products", reversed_products)
+
+
+def products_of_another_kind(patch):
+    """The products of a client alone are those of `matmul`, in a stack those of `einsum`."""
+    products = descent._products
+
+    def mixed(left, right, scale=1.0, out=None):
+        if len(left) == 1:
+            return products(left, right, scale, out)
+        found = np.einsum("cij,cjk->cik", left, right, out=out)
+        found *= scale
+        return found
+
+    patch.setattr(descent, "_products", mixed)
+
+
+def batches_as_large_as_those_of_the_first(patch):
+    patch.setattr(descent._JointDescent, "per_row", lambda self, stacks, number, values: values[0])
+
+
+@pytest.mark.parametrize("dual", [False, True])
+@pytest.mark.parametrize(
+    "mistake",
+    [summed_in_another_order, products_of_another_kind, batches_as_large_as_those_of_the_first],
+)
+def test_the_law_finds_a_mistake(mistake, dual, monkeypatch):
+    options = {"batch": 5, "epochs": 2, "strength": 0.3, "drifting": True, "dtype": np.float32}
+    everybody = [13, 7, 13, 8, 7], [[0, 1, 2, 3, 4]]
+    require_equal_bits(everybody, dual=dual, **options)
+    mistake(monkeypatch)
+    with pytest.raises(AssertionError):
+        require_equal_bits(everybody, dual=dual, **options)
+
+
+def test_clients_of_equal_sizes_are_one_stack_if_they_are_small(monkeypatch):
+    """A large client has products of its own, and trains as alone; so do its bits."""
+    monkeypatch.setattr(descent, "_SMALL", SHAPE.width * 9)
+    options = {"batch": 4, "epochs": 1, "strength": 0.0, "drifting": False, "dtype": np.float32}
+    some = tasks([9, 12, 9, 3, 12, 9], **options)
+    stacks = descent._DualDescent(some).stacks
+    assert [(stack.samples, len(stack.tasks)) for stack in stacks] == [
+        *((12, 1), (12, 1)),
+        *((9, 3), (3, 1)),
+    ]
+    monkeypatch.setattr(descent, "dual_is_cheaper", lambda *_: False)
+    kinds = [task.kind() for task in tasks([9, 12], **options)]
+    assert kinds[0] is not None
+    assert kinds[1] is None
 
 
 def test_whoever_diverges_changes_nobody_else():
@@ -102,7 +182,9 @@ def test_tasks_of_all_kinds_are_done(monkeypatch):
             tasks([6], batch=3, epochs=2, strength=strength, drifting=True, dtype=dtype)[0]
             for strength, dtype in ((0.3, np.float64), (0.5, np.float64), (0.5, np.float32))
         ]
-        masked = dataclasses.replace(plain[0], theta=some_theta(SHAPE), mask=np.arange(160) % 2)
+        masked = dataclasses.replace(
+            plain[0], theta=some_theta(SHAPE), mask=np.arange(SHAPE.size) % 2
+        )
         slow = dataclasses.replace(
             plain[1], theta=some_theta(SHAPE), descent=SGD(rate=0.1, epochs=1, batch=3)
         )

@@ -41,7 +41,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Answer = tuple[Result, int, int, int]  # a reply, bytes up and down, FLOPs
 
-_MOST_TOGETHER = 10  # clients in a batch; more save little, and workers wait for each other
+# Clients in a batch: of large ones more save little, and workers wait for each other.
+_MOST_TOGETHER, _LARGE_TOGETHER, _ROWS_TOGETHER = 2**8, 10, 2**12
 _ROOM = 2**23  # bytes of the parameters of all clients in a batch
 
 
@@ -260,7 +261,9 @@ class InProcess:
             # Only the sum of the FLOPs is known: it is counted at the first client.
             return [(r, _size(r), down, 0 if k else flops) for k, r in enumerate(replies)]
 
-        groups = self._groups(names, min(_MOST_TOGETHER, _ROOM // max(1, down)))
+        rows = self._sites.train.counts[self._sites.places(names)].mean()
+        most = max(_LARGE_TOGETHER, int(_ROWS_TOGETHER / max(1, rows)))
+        groups = self._groups(names, min(_MOST_TOGETHER, most, _ROOM // max(1, down)))
         return self._run_groups("train", step_name(step), groups, at_all)
 
     def _stacked(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -19,7 +19,7 @@ class Randomness:
     Parameters
     ----------
     source
-        The seed of the generator, or a generator.
+        The seed of the generator, a generator, or a function that makes one.
 
     Examples
     --------
@@ -27,7 +27,9 @@ class Randomness:
     True
     """
 
-    def __init__(self, source: np.random.Generator | Sequence[int]) -> None:
+    def __init__(
+        self, source: np.random.Generator | Sequence[int] | Callable[[], np.random.Generator]
+    ) -> None:
         self._source = source
 
     @cached_property
@@ -35,7 +37,13 @@ class Randomness:
         """The generator, one and the same at each use."""
         if isinstance(self._source, np.random.Generator):
             return self._source
+        if callable(self._source):
+            return self._source()
         return np.random.default_rng(np.random.SeedSequence(self._source))
+
+    def child(self) -> Randomness:
+        """Return random numbers of their own, of a generator that the generator spawns."""
+        return Randomness(lambda: self.generator.spawn(1)[0])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedgram.core.samples import Array
 from fedgram.core.weighted import Weighted
-from fedgram.federation.client import Client
+from fedgram.federation.client import Client, Randomness
 from fedgram.models.linear import Predictor
 from fedgram.models.mlp import TrainingRows
 from fedgram.training.batched import Descents, batched_step
@@ -47,7 +47,7 @@ class Ditto(GradientMethod):
     def update(self, client: Client, model: RoundModel) -> Descents[Weighted]:
         rows = self.rows(client, model)
         # A separate generator, so that the shared model equals that of FedAvg to the bit.
-        personal = self._personal(client, model, rows, client.rng.spawn(1)[0])
+        personal = self._personal(client, model, rows, client.randomness.child())
         yield personal
         save_state(client, model, personal=personal.theta)
         theta = model.theta.copy()
@@ -65,7 +65,11 @@ class Ditto(GradientMethod):
         return model.at(personal).network
 
     def _personal(
-        self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
+        self,
+        client: Client,
+        model: RoundModel,
+        rows: TrainingRows,
+        rng: np.random.Generator | Randomness,
     ) -> LocalDescent:
         """Return the local descent of the personal model from its current parameters."""
         start: Array = load_state(client, model).get("personal", model.theta)

@@ -31,4 +31,4 @@ class FedProx(GradientMethod):
         self, client: Client, model: RoundModel, theta: Array, rows: TrainingRows
     ) -> Iterable[LocalDescent]:
         pull: dict[str, Any] = {"towards": model.theta, "strength": self.strength}
-        return [self.descent(model).task(model.shape, theta, rows, client.rng, **pull)]
+        return [self.descent(model).task(model.shape, theta, rows, client.randomness, **pull)]

@@ -1,19 +1,19 @@
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from fedgram.core.samples import Array
 from fedgram.core.weighted import Weighted
 from fedgram.errors import ConfigError
-from fedgram.federation.client import Client
+from fedgram.federation.client import Client, Randomness
 from fedgram.federation.protocol import Federation
-from fedgram.federation.step import step
 from fedgram.models.linear import Predictor
 from fedgram.models.mlp import TrainingRows, ignore_overflow
-from fedgram.training.descent import SGD
+from fedgram.training.batched import Descents, batched_step, run_alone
+from fedgram.training.descent import SGD, LocalDescent
 from fedgram.training.loop import (
     GradientMethod,
     RoundModel,
@@ -64,10 +64,10 @@ class PFedMe(GradientMethod):
         mean = federation.sum(self.update, model, clients=self.participants(federation)).mean()
         return model.at((1 - self.mixing) * model.theta + self.mixing * mean)
 
-    @step
-    def update(self, client: Client, model: RoundModel) -> Weighted:
+    @batched_step
+    def update(self, client: Client, model: RoundModel) -> Descents[Weighted]:
         rows = self.rows(client, model)
-        local, personal = self._trained(model, rows, client.rng)
+        local, personal = yield from self._trained(model, rows, client.randomness)
         save_state(client, model, personal=personal)
         return self.weighted(local, len(rows), personal)
 
@@ -76,19 +76,26 @@ class PFedMe(GradientMethod):
         personal = load_state(client, model).get("personal")
         if personal is None:
             rows = self.rows(client, model)
-            _, personal = self._trained(model, rows, deterministic_rng(client, model))
+            rng = Randomness(deterministic_rng(client, model))
+            _, personal = run_alone(self._trained(model, rows, rng))
         return model.at(personal).network
 
     def _trained(
-        self, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
-    ) -> tuple[Array, Array]:
+        self, model: RoundModel, rows: TrainingRows, randomness: Randomness
+    ) -> Descents[tuple[Array, Array]]:
         """Return the local and the personal model after a round."""
         local, personal = model.theta.copy(), model.theta.copy()
-        with ignore_overflow():
-            for batch in rows.batches(self.batch, self.epochs, rng):
-                self.approach(model, personal, local, batch, rng)
+        for batch in self._batches(rows, randomness):
+            yield from self.approach(model, personal, local, batch, randomness)
+            with ignore_overflow():
                 local -= model.rate * self.strength * (local - personal)
         return local, personal
+
+    def _batches(self, rows: TrainingRows, randomness: Randomness) -> Iterator[TrainingRows]:
+        """Return the batches of all epochs; one batch of all samples needs no random numbers."""
+        if len(rows.batch_slices(self.batch)) == 1:
+            return itertools.repeat(rows, self.epochs)
+        return rows.batches(self.batch, self.epochs, randomness.generator)
 
     def approach(
         self,
@@ -96,9 +103,9 @@ class PFedMe(GradientMethod):
         personal: Array,
         local: Array,
         batch: TrainingRows,
-        rng: np.random.Generator,
-    ) -> None:
-        """Move the personal model towards the minimizer of its objective on a batch.
+        randomness: Randomness,
+    ) -> Iterable[LocalDescent]:
+        """Return the descents that move the personal model to the minimizer on a batch.
 
         Parameters
         ----------
@@ -110,8 +117,9 @@ class PFedMe(GradientMethod):
             The local model, which pulls the personal one.
         batch
             The samples.
-        rng
-            Random generator of the step.
+        randomness
+            Random numbers of the steps.
         """
         inner = SGD(rate=self.inner_rate or model.rate, epochs=self.inner_steps, batch=0)
-        inner(model.shape, personal, batch, rng, towards=local, strength=self.strength)
+        pull: dict[str, Any] = {"towards": local, "strength": self.strength}
+        return [inner.task(model.shape, personal, batch, randomness, **pull)]

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from fedgram.core.samples import Array
+from fedgram.federation.client import Randomness
 from fedgram.methods.pfedme import PFedMe
 from fedgram.models.mlp import TrainingRows
+from fedgram.training.descent import LocalDescent
 from fedgram.training.loop import RoundModel
 from fedgram.training.zeroth_order import ZerothOrderMethod, in_double, loss_function
 
@@ -32,11 +33,12 @@ class PFedZO(ZerothOrderMethod, PFedMe):
         personal: Array,
         local: Array,
         batch: TrainingRows,
-        rng: np.random.Generator,
-    ) -> None:
+        randomness: Randomness,
+    ) -> Iterable[LocalDescent]:
         moved, rate = in_double(personal), self.inner_rate or model.rate
         loss_of = loss_function(model.shape, batch)
         for _ in range(self.inner_steps):
             pull = self.strength * (moved - local)
-            moved -= rate * (self.estimated(loss_of, moved, rng) + pull)
+            moved -= rate * (self.estimated(loss_of, moved, randomness.generator) + pull)
         personal[...] = moved
+        return []  # all steps are done, from values of the loss

@@ -65,7 +65,7 @@ class Scaffold(GradientMethod):
         own: Array = load_state(client, model).get("control", np.zeros_like(average))
         theta = model.theta.copy()
         drift = average - own
-        task = self.descent(model).task(model.shape, theta, rows, client.rng, drift=drift)
+        task = self.descent(model).task(model.shape, theta, rows, client.randomness, drift=drift)
         yield task
         steps = self.epochs * len(task.batch_slices)
         renewed = own - average + (model.theta - theta) / (steps * model.rate)

@@ -31,6 +31,15 @@ Reply = TypeVar("Reply")
 Descents = Generator[LocalDescent, None, Reply]  # return type of a batched step's function
 
 
+def run_alone(running: Descents[Reply]) -> Reply:
+    """Return what a generator of descents returns; they are run one after the other."""
+    while True:
+        task, reply = _advanced(running)
+        if task is None:
+            return cast(Reply, reply)
+        run_batched([task])
+
+
 class BatchedStep(Generic[Reply]):
     """A method's step for one client, or for several in one batch."""
 
@@ -40,12 +49,7 @@ class BatchedStep(Generic[Reply]):
 
     def __call__(self, client: Client, broadcast: Any) -> Reply:
         """Return a client's reply."""
-        running = self._begin(client, broadcast)
-        while True:
-            task, reply = _advanced(running)
-            if task is None:
-                return cast(Reply, reply)
-            run_batched([task])
+        return run_alone(self._begin(client, broadcast))
 
     def together(self, clients: Sequence[Client], broadcast: Any) -> list[Reply]:
         """Return the replies of the clients, in the order of the clients."""

@@ -6,8 +6,10 @@ of a batch are those at the start plus ``K A``. The kernel ``K = X X'`` is compu
 for all rounds. With fewer samples than features the dual form works with short rows instead of long
 ones, and uses the features only before the first step and after the last.
 
-Several clients of one process run their dual steps in one batch: all operations but the products
-are one call for all clients, which saves overhead of Python.
+Several clients of one process take their steps together: all operations but the products are one
+call for all clients, and small clients with equally many samples are one stack of a product. This
+saves overhead of Python. `numpy.matmul` computes each slice of a stack as a product of its own,
+whose shape depends on one client only, so no bit depends on who is in a stack.
 """
 
 from __future__ import annotations
@@ -16,24 +18,25 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 from fedgram.core.array_cache import ArrayCache
 from fedgram.core.samples import Array, Integers
+from fedgram.federation.client import Randomness
 from fedgram.models.mlp import (
     MLP,
     Architecture,
     TrainingRows,
     cross_entropy_grad,
     ignore_overflow,
-    matmul,
 )
 from fedgram.runtime import flops
 
 _CALLS = 10  # expected number of descents that share the kernel of a client
+_SMALL = 2**14  # entries of the samples, and of the parameters, of a client that is stacked
 _kernels = ArrayCache(most=2**30)
 
 
@@ -69,7 +72,7 @@ class SGD:
         shape: Architecture,
         theta: Array,
         rows: TrainingRows,
-        rng: np.random.Generator,
+        rng: np.random.Generator | Randomness,
         **options: Any,
     ) -> None:
         """Change `theta` in place; the options are those of a `LocalDescent`."""
@@ -80,7 +83,7 @@ class SGD:
         shape: Architecture,
         theta: Array,
         rows: TrainingRows,
-        rng: np.random.Generator,
+        rng: np.random.Generator | Randomness,
         **options: Any,
     ) -> LocalDescent:
         """Return the descent of a call, to be run by `run_batched` together with others.
@@ -113,7 +116,7 @@ class LocalDescent:
     shape: Architecture
     theta: Array
     rows: TrainingRows
-    rng: np.random.Generator
+    rng: np.random.Generator | Randomness
     towards: Array | None = None
     strength: float = 0.0
     drift: Array | None = None
@@ -140,24 +143,40 @@ class LocalDescent:
         """The mini-batches of an epoch, as slices of its order."""
         return self.rows.batch_slices(self.descent.batch)
 
+    @property
+    def generator(self) -> np.random.Generator:
+        """The random generator; it is not needed where one batch contains all samples."""
+        return self.rng.generator if isinstance(self.rng, Randomness) else self.rng
+
     def epoch_orders(self) -> Iterator[Integers]:
-        """Yield the order of the samples in each epoch."""
-        return self.rows.epoch_orders(self.descent.batch, self.descent.epochs, self.rng)
+        """Yield the order of the samples in each epoch, where an epoch has several batches."""
+        return self.rows.epoch_orders(self.descent.batch, self.descent.epochs, self.generator)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the client is stacked with others: its own sizes decide, and no bit does."""
+        return max(self.rows.values.size, self.theta.size) <= _SMALL
+
+    @cached_property
+    def dual(self) -> bool:
+        """Whether a linear head is trained in the dual form."""
+        shape, epochs = self.shape, self.descent.epochs
+        return isinstance(shape, MLP) and dual_is_cheaper(shape, self.rows, epochs, self.constant)
 
     def kind(self) -> Hashable:
-        """Return the key of descents that run in one dual batch; None for the primal form."""
-        if self.mask is not None or not isinstance(self.shape, MLP):
+        """Return the key of descents that run together; None for those that run one by one."""
+        if self.mask is not None or not isinstance(self.shape, MLP) or self.shape.hidden:
             return None
-        if not dual_is_cheaper(self.shape, self.rows, self.descent.epochs, self.constant):
-            return None
+        if not self.dual and not self.is_small:
+            return None  # its parameters stay in the processor's cache from step to step
         has_constant = self.constant is not None
-        return self.descent, self.shape, self.strength, has_constant, self.theta.dtype
+        return self.dual, self.descent, self.shape, self.strength, has_constant, self.theta.dtype
 
     def run_one(self) -> None:
         """Run the descent in the primal form, step by step."""
         descent, theta = self.descent, self.theta
         step = None if self.mask is None else np.empty_like(theta)
-        for batch in self.rows.batches(descent.batch, descent.epochs, self.rng):
+        for batch in self.rows.batches(descent.batch, descent.epochs, self.generator):
             if step is not None:
                 self._masked(batch, step)
                 continue
@@ -186,138 +205,314 @@ def run_batched(tasks: Iterable[LocalDescent]) -> None:
             else:
                 alike[kind].append(task)
         for group in alike.values():
-            _DualDescent(group)()
+            (_DualDescent if group[0].dual else _PrimalDescent)(group).run()
 
 
-class _DualDescent:
-    """SGD in the dual form for several clients, one step of all clients at a time.
+@dataclass(frozen=True, eq=False)
+class _Stack:
+    """Clients with equally many samples; their rows follow each other in joint arrays."""
 
-    Scores and coefficients of the clients are stacked, the clients with the largest number of
-    steps per epoch first. So the clients that take part in a step are the first rows.
+    tasks: Sequence[LocalDescent]
+    begin: int  # first row in joint arrays of all samples
+
+    @cached_property
+    def samples(self) -> int:
+        """Number of samples of each client."""
+        return len(self.tasks[0].rows)
+
+    @cached_property
+    def slices(self) -> list[slice]:
+        """The batches of an epoch."""
+        return self.tasks[0].batch_slices
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Number of samples in each of these batches."""
+        return [len(range(self.samples)[batch]) for batch in self.slices]
+
+    @cached_property
+    def values(self) -> Array:
+        """The samples, (clients, samples, features)."""
+        return _stacked([task.rows.values for task in self.tasks])
+
+    @cached_property
+    def unit(self) -> Any:
+        """The unit of the samples: a number, or one for each client."""
+        return self.per_client([task.rows.unit for task in self.tasks])
+
+    def per_client(self, numbers: Sequence[float]) -> Any:
+        """Return a number, if all are equal, or an array with one for each client."""
+        if len(set(numbers)) == 1:
+            return numbers[0]
+        return np.array(numbers, self.values.dtype)[:, None, None]
+
+    @cached_property
+    def heads(self) -> Array:
+        """The parameters, (clients, features, classes); a copy, if there are several clients."""
+        return _stacked([_head(task, task.theta) for task in self.tasks])
+
+    @cached_property
+    def constants(self) -> Array | None:
+        """The constant terms of steps, in the shape of `heads`."""
+        terms = [_head(task, task.constant) for task in self.tasks if task.constant is not None]
+        return _stacked(terms) if terms else None
+
+    def write(self) -> None:
+        """Set the parameters of each client to its `heads`."""
+        if len(self.tasks) > 1:
+            for task, head in zip(self.tasks, self.heads, strict=True):
+                _head(task, task.theta)[...] = head
+
+    def of(self, joint: Array, begin: int | None = None, rows: int | None = None) -> Array:
+        """Return a view of this stack's part of a joint array, (clients, rows, columns)."""
+        begin, rows = self.begin if begin is None else begin, rows or self.samples
+        part = joint[begin : begin + len(self.tasks) * rows]
+        view: Array = part.reshape(len(self.tasks), rows, joint.shape[1])
+        return view
+
+    def epoch_orders(self) -> Iterator[Integers | None]:
+        """Yield the orders of the clients' samples in each epoch; None for their own order."""
+        if len(self.slices) == 1:
+            yield from [None] * self.tasks[0].descent.epochs
+            return
+        for orders in zip(*(task.epoch_orders() for task in self.tasks), strict=True):
+            yield np.stack(orders)
+
+    def places(self, order: Integers | None, number: int) -> Integers:
+        """Return the rows of a batch in joint arrays, client after client."""
+        count = len(self.tasks)
+        if order is None:
+            return np.arange(self.begin, self.begin + count * self.samples)
+        firsts = self.begin + self.samples * np.arange(count)
+        places: Integers = (order[:, self.slices[number]] + firsts[:, None]).ravel()
+        return places
+
+    def batch(self, array: Array, order: Integers | None, number: int) -> Array:
+        """Return the rows of a batch of an array (clients, samples, columns)."""
+        if order is None:
+            return array
+        chosen, clients = order[:, self.slices[number]], np.arange(len(array))
+        rows: Array = (
+            array.take(chosen[0], axis=1)
+            if len(array) == 1  # one index is faster than two
+            else array[clients[:, None], chosen]
+        )
+        return rows
+
+
+class _JointDescent:
+    """SGD of several clients, one step of all clients at a time.
+
+    Scores of the clients are joint arrays, the clients with the most samples first. So the clients
+    that take part in a step, which have enough batches, are the first rows.
     """
 
-    def __init__(self, tasks: Sequence[LocalDescent]) -> None:
-        self._tasks = sorted(tasks, key=lambda task: -len(task.batch_slices))
-        self._ends = list(accumulate(len(task.rows) for task in self._tasks))
-        self._begins = [0, *self._ends[:-1]]
-        self._heads = [_head(task, task.theta) for task in self._tasks]
-        self._start = self._scores(self._heads)
-        self._steady = [
-            _head(task, task.constant) for task in self._tasks if task.constant is not None
-        ]
-        self._away = self._scores(self._steady) if self._steady else None
-        self._kernels = [products(task.rows) for task in self._tasks]
-        self._codes = np.concatenate([task.rows.codes for task in self._tasks])
-        self._combination = np.zeros_like(self._start)
-        self._combinations = self._own(self._combination)
-        # Current factors of the start and of the constant term in each client's parameters.
-        self._of_start = [1.0] * len(tasks)
-        self._of_constant = [0.0] * len(tasks)
-
-    def __call__(self) -> None:
-        """Compute the coefficients of the samples, then add their combination to the parameters."""
-        numbers = range(len(self._tasks[0].batch_slices))
-        steps = [_Step.of(self._tasks, number, self._start.dtype) for number in numbers]
-        for epoch, orders in enumerate(
-            zip(*(task.epoch_orders() for task in self._tasks), strict=True)
+    def __init__(self, tasks: Iterable[LocalDescent]) -> None:
+        self.stacks: list[_Stack] = []
+        begin = 0
+        for (samples, small), group in groupby(
+            sorted(tasks, key=_stack_key, reverse=True), _stack_key
         ):
-            below = [order + begin for order, begin in zip(orders, self._begins, strict=True)]
-            for number, step in enumerate(steps):
-                places = np.concatenate(step.chosen(below))
-                scores = self._now(step, places)
-                if epoch or number:
-                    scores += self._added(step.chosen(orders), len(places))
-                residual = cross_entropy_grad(scores, self._codes.take(places), step.share)
-                self._forget(len(step.slices))
-                if epoch:
-                    residual += self._combination.take(places, axis=0)
-                self._combination[places] = residual
-        self._add()
+            alike = list(group)
+            for some in [alike] if small else [[task] for task in alike]:
+                self.stacks.append(_Stack(some, begin))
+                begin += samples * len(some)
+        first = self.stacks[0].tasks[0]
+        self.rate, self.keep = first.descent.rate, first.keep
+        self.classes, self.dtype = _head(first, first.theta).shape[1], first.theta.dtype
+        self.codes = np.concatenate([task.rows.codes for s in self.stacks for task in s.tasks])
 
-    def _now(self, step: _Step, places: Integers) -> Array:
+    def run(self) -> None:
+        """Take all steps, and change the parameters of the clients."""
+        numbers = range(len(self.stacks[0].slices))
+        present = [[s for s in self.stacks if number < len(s.slices)] for number in numbers]
+        epochs = zip(*(stack.epoch_orders() for stack in self.stacks), strict=True)
+        for epoch, orders in enumerate(epochs):
+            for number, stacks in enumerate(present):
+                self.step(epoch, number, stacks, orders)
+        self.end()
+
+    def step(
+        self,
+        epoch: int,
+        number: int,
+        stacks: Sequence[_Stack],
+        orders: Sequence[Integers | None],
+    ) -> None:
+        """Take the step with this number in an epoch, at the clients of some stacks."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Set the parameters of the clients."""
+        for stack in self.stacks:
+            stack.write()
+
+    def places(
+        self, stacks: Sequence[_Stack], orders: Sequence[Integers | None], number: int
+    ) -> Integers | slice:
+        """Return the rows of a step's batches in joint arrays."""
+        if all(order is None for order in orders):
+            return slice(None)
+        found = zip(stacks, orders, strict=False)
+        return np.concatenate([stack.places(order, number) for stack, order in found])
+
+    def per_row(self, stacks: Sequence[_Stack], number: int, values: Sequence[float]) -> Any:
+        """Return a column with each stack's value for the rows of its batches.
+
+        A number, if all values are equal.
+        """
+        if len(set(values)) == 1:
+            return values[0]
+        counts = [len(stack.tasks) * stack.sizes[number] for stack in stacks]
+        return np.repeat(np.array(values, self.dtype), counts)[:, None]
+
+
+def _stack_key(task: LocalDescent) -> tuple[int, bool]:
+    return len(task.rows), task.is_small
+
+
+class _PrimalDescent(_JointDescent):
+    """The primal form: each step changes the parameters."""
+
+    def step(
+        self,
+        epoch: int,  # noqa: ARG002
+        number: int,
+        stacks: Sequence[_Stack],
+        orders: Sequence[Integers | None],
+    ) -> None:
+        batches, begin = [], 0
+        rows = sum(len(stack.tasks) * stack.sizes[number] for stack in stacks)
+        scores = np.empty((rows, self.classes), self.dtype)
+        for stack, order in zip(stacks, orders, strict=False):
+            batch = stack.batch(stack.values, order, number)
+            _products(batch, stack.heads, stack.unit, stack.of(scores, begin, batch.shape[1]))
+            batches.append((stack, batch, begin))
+            begin += len(batch) * batch.shape[1]
+        share = self.per_row(stacks, number, [1 / stack.sizes[number] for stack in stacks])
+        places = self.places(stacks, orders, number)
+        residual = cross_entropy_grad(scores, self.codes[places], share)
+        for stack, batch, begin in batches:
+            scale = stack.per_client([-self.rate * task.rows.unit for task in stack.tasks])
+            slope = scale * stack.of(residual, begin, batch.shape[1])
+            heads = stack.heads
+            if self.keep == 0.0:
+                heads[...] = 0.0  # also if it contains NaN
+            elif self.keep != 1.0:
+                heads *= self.keep
+            heads += _products(batch.transpose(0, 2, 1), slope)
+            if stack.constants is not None:
+                heads -= stack.constants
+
+
+class _DualDescent(_JointDescent):
+    """The dual form: steps change the coefficients of the samples, their combination is added."""
+
+    def __init__(self, tasks: Iterable[LocalDescent]) -> None:
+        super().__init__(tasks)
+        self._start = self._scores([stack.heads for stack in self.stacks])
+        constants = [stack.constants for stack in self.stacks]
+        self._away = self._scores(constants) if constants[0] is not None else None
+        self._kernels = [
+            _stacked([products(task.rows) for task in stack.tasks]) for stack in self.stacks
+        ]
+        self._combination = np.zeros_like(self._start)
+        # Current factors of the start and of the constant term in each stack's parameters.
+        self._of_start = [1.0] * len(self.stacks)
+        self._of_constant = [0.0] * len(self.stacks)
+
+    def step(
+        self,
+        epoch: int,
+        number: int,
+        stacks: Sequence[_Stack],
+        orders: Sequence[Integers | None],
+    ) -> None:
+        places = self.places(stacks, orders, number)
+        scores = self._now(stacks, number, places)
+        if epoch or number:
+            scores += self._added(stacks, orders, number, len(scores))
+        shares = [-self.rate / stack.sizes[number] for stack in stacks]
+        share = self.per_row(stacks, number, shares)
+        residual = cross_entropy_grad(scores, self.codes[places], share)
+        self._forget(stacks)
+        if epoch:
+            residual += self._combination[places]
+        self._combination[places] = residual
+
+    def _now(self, stacks: Sequence[_Stack], number: int, places: Integers | slice) -> Array:
         """Return the contribution of the start and of the constant term to the scores."""
-        scores: Array = self._start.take(places, axis=0)
-        if self._tasks[0].keep != 1.0:
-            scores *= step.per_row(self._of_start, scores.dtype)
+        scores: Array = self._start[places].copy() if _is_all(places) else self._start[places]
+        if self.keep != 1.0:
+            scores *= self.per_row(stacks, number, self._of_start[: len(stacks)])
         if self._away is not None:
-            share = step.per_row(self._of_constant, scores.dtype)
-            scores -= share * self._away.take(places, axis=0)
+            share = self.per_row(stacks, number, self._of_constant[: len(stacks)])
+            scores -= share * self._away[places]
         return scores
 
-    def _added(self, chosen: Sequence[Integers], count: int) -> Array:
+    def _added(
+        self,
+        stacks: Sequence[_Stack],
+        orders: Sequence[Integers | None],
+        number: int,
+        count: int,
+    ) -> Array:
         """Return the contribution of the samples' coefficients to the scores: ``K A``."""
-        more = np.empty((count, self._start.shape[1]), self._start.dtype)
-        begin = 0
-        for kernel, combination, rows in zip(
-            self._kernels, self._combinations, chosen, strict=False
-        ):
-            end = begin + len(rows)
-            matmul(kernel.take(rows, axis=0), combination, 1.0, out=more[begin:end])
-            begin = end
+        more, begin = np.empty((count, self.classes), self.dtype), 0
+        for stack, order, kernel in zip(stacks, orders, self._kernels, strict=False):
+            rows = stack.batch(kernel, order, number)
+            out = stack.of(more, begin, rows.shape[1])
+            _products(rows, stack.of(self._combination), out=out)
+            begin += len(rows) * rows.shape[1]
         return more
 
-    def _forget(self, present: int) -> None:
-        """Multiply all terms of the first `present` clients by ``keep``, as a step does."""
-        keep = self._tasks[0].keep
-        if keep != 1.0:
-            self._combination[: self._ends[present - 1]] *= keep
-        for at in range(present):
-            self._of_start[at] *= keep
-            self._of_constant[at] = keep * self._of_constant[at] + 1.0
+    def _forget(self, stacks: Sequence[_Stack]) -> None:
+        """Multiply all terms of the clients of these stacks by ``keep``, as a step does."""
+        if self.keep != 1.0:
+            last = stacks[-1]
+            end = last.begin + len(last.tasks) * last.samples
+            self._combination[:end] *= self.keep
+        for at in range(len(stacks)):
+            self._of_start[at] *= self.keep
+            self._of_constant[at] = self.keep * self._of_constant[at] + 1.0
 
-    def _add(self) -> None:
+    def end(self) -> None:
         """Add the combination of samples to the parameters of each client."""
-        for at, (task, head) in enumerate(zip(self._tasks, self._heads, strict=True)):
-            if task.keep != 1.0:
-                head *= self._of_start[at]
-            if self._steady:
-                head -= self._of_constant[at] * self._steady[at]
-            combination = self._combinations[at]
-            combination *= task.rows.unit
-            head += matmul(task.rows.values.T, combination, 1.0)
+        for at, stack in enumerate(self.stacks):
+            heads = stack.heads
+            if self.keep != 1.0:
+                heads *= self._of_start[at]
+            if stack.constants is not None:
+                heads -= self._of_constant[at] * stack.constants
+            combination = stack.of(self._combination)
+            combination *= stack.unit
+            heads += _products(stack.values.transpose(0, 2, 1), combination)
+        super().end()
 
-    def _scores(self, heads: Sequence[Array]) -> Array:
+    def _scores(self, heads: Sequence[Any]) -> Array:
         """Return the scores of all samples, each with its client's head."""
-        scores = np.empty((self._ends[-1], heads[0].shape[1]), heads[0].dtype)
-        for task, head, own in zip(self._tasks, heads, self._own(scores), strict=True):
-            matmul(task.rows.values, head, task.rows.unit, out=own)
+        scores = np.empty((len(self.codes), self.classes), self.dtype)
+        for stack, head in zip(self.stacks, heads, strict=True):
+            _products(stack.values, head, stack.unit, stack.of(scores))
         return scores
 
-    def _own(self, stacked: Array) -> list[Array]:
-        """Return the rows of each client."""
-        return [stacked[b:e] for b, e in zip(self._begins, self._ends, strict=True)]
+
+def _is_all(places: Integers | slice) -> bool:
+    return isinstance(places, slice)
 
 
-class _Step(NamedTuple):
-    """The mini-batches of the clients that take part in a step."""
-
-    slices: list[slice]  # of the epoch order of each client
-    sizes: list[int]
-    share: float | Array  # weight of each sample: -rate / batch size
-
-    @classmethod
-    def of(cls, tasks: Sequence[LocalDescent], number: int, dtype: Any) -> _Step:
-        """Return the step with this number in an epoch, of the clients with enough batches."""
-        present = [task for task in tasks if number < len(task.batch_slices)]
-        parts = [task.batch_slices[number] for task in present]
-        sizes = [len(range(len(t.rows))[part]) for t, part in zip(present, parts, strict=True)]
-        shares = [-task.descent.rate / size for task, size in zip(present, sizes, strict=True)]
-        return cls(parts, sizes, _per_row(shares, sizes, dtype))
-
-    def chosen(self, orders: Iterable[Integers]) -> list[Integers]:
-        """Return the samples in the batches, given the epoch order of each client."""
-        return [order[part] for order, part in zip(orders, self.slices, strict=False)]
-
-    def per_row(self, values: Sequence[float], dtype: Any) -> float | Array:
-        """Repeat each client's value for the rows of its batch."""
-        return _per_row(values[: len(self.sizes)], self.sizes, dtype)
+def _stacked(arrays: Sequence[Array]) -> Array:
+    """Return arrays of equal shapes as a stack; a single one is not copied."""
+    return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)
 
 
-def _per_row(values: Sequence[float], counts: Sequence[int], dtype: Any) -> float | Array:
-    """Return a column of repeated values, or a single number if all values are equal."""
-    if len(set(values)) == 1:
-        return values[0]
-    return np.repeat(np.array(values, dtype), counts)[:, None]
+def _products(left: Array, right: Array, scale: Any = 1.0, out: Array | None = None) -> Array:
+    """Return ``scale * left @ right`` of each slice of two stacks, each a product of its own."""
+    flops.add(2 * len(left) * left.shape[1] * left.shape[2] * right.shape[2])
+    result: Array = np.matmul(left, right, out=out)
+    if not isinstance(scale, float) or scale != 1.0:
+        result *= scale
+    return result
 
 
 def _head(task: LocalDescent, theta: Array) -> Array:
@@ -361,12 +556,12 @@ def dual_is_cheaper(shape: MLP, rows: TrainingRows, epochs: int, constant: Array
 def products(rows: TrainingRows) -> Array:
     """Return the kernel of the rows, ``X X'`` in real units, from the cache if possible."""
     if rows.origin is None:
-        return _products(rows)
+        return _kernel(rows)
     features, lift = rows.origin
-    return _kernels(features, (lift, rows.values.dtype), lambda: _products(rows))
+    return _kernels(features, (lift, rows.values.dtype), lambda: _kernel(rows))
 
 
-def _products(rows: TrainingRows) -> Array:
+def _kernel(rows: TrainingRows) -> Array:
     flops.add(len(rows) ** 2 * rows.values.shape[1])  # half: the kernel is symmetric
     kernel: Array = rows.values @ rows.values.T
     kernel *= rows.unit**2

@@ -272,7 +272,7 @@ class GradientMethod(Method[Any]):
         rows
             The client's training samples.
         """
-        return [self.descent(model).task(model.shape, theta, rows, client.rng)]
+        return [self.descent(model).task(model.shape, theta, rows, client.randomness)]
 
     @for_all_clients
     def personalize(self, client: Client, shared: Any) -> Predictor:  # noqa: ARG002
