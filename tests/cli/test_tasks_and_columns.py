@@ -119,10 +119,6 @@ def test_combinations_that_a_regression_does_not_have_are_refused_by_name(here):
         ((*NUMBERS, "-m", "afl", "--calibrate"), "calibrate = true: expected classes"),
         ((*NUMBERS, "-s", "metrics.auroc=true"), "metrics.auroc: expected classes"),
         ((*NUMBERS, "-s", "metrics.classes=true"), "metrics.classes: expected classes"),
-        (
-            ("personalize", "runs/auto/shared.safetensors", "doses.npz", "-o", "own"),
-            "'fedgram personalize' is for classes",
-        ),
     ):
         done = command(*words)
         assert done.exit_code == 2, done.output
@@ -155,3 +151,59 @@ def test_numbers_that_features_wrote_as_classes_are_numbers_again(here):
     assert command("features", "t.csv", "--label", "sex", "-o", "s.npz").exit_code == 0
     with pytest.raises(DataError, match="expected numbers, got classes such as 'f'"):
         load_dataset("s.npz", task="regression", output_range=(0, 100))
+
+
+def test_a_shared_model_of_raw_columns_is_personalized_with_raw_columns(here):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(240, 9)) * 10.0 ** np.arange(9)
+    content = {
+        "x": x,
+        "y": (x[:, 0] + x[:, 1] / 10 > 0).astype(int),
+        "client": rng.choice(["north", "south"], size=240),
+        "columns": np.array([f"c{k}" for k in range(9)]),
+        "split": np.repeat([0, 2], [200, 40]),
+    }
+    np.savez("raw.npz", **content)
+    run = ("run", "-m", "apfl-linear", "-s", "data.source=raw.npz", "-s", "data.partition=given")
+    done = command(*run, "-s", "data.standardize=true", "-o", "r")
+    assert done.exit_code == 0, done.output
+    own = content["client"] == "north"
+    other = [3, 1, 0, 2, 8, 7, 6, 5, 4]  # found by their names
+    site = {name: array[own] for name, array in content.items() if name not in ("columns", "x")}
+    np.savez("north.npz", x=x[own][:, other], columns=content["columns"][other], **site)
+    shared = "r/apfl-linear/shared.safetensors"
+    done = command("personalize", shared, "north.npz", "-o", "own.safetensors")
+    assert done.exit_code == 0, done.output
+    np.savez("new.npz", x=x[:7])
+    model = "r/apfl-linear/models/north.safetensors"
+    assert command("predict", "own.safetensors", "new.npz").stdout == (
+        command("predict", model, "new.npz").stdout
+    )
+    codec.save(Path("bare"), codec.load(Path(shared)).model)
+    done = command("personalize", "bare", "north.npz", "-o", "other")
+    assert done.exit_code == 3
+    assert "its file does not contain their means" in done.output
+
+
+@pytest.mark.parametrize("method", ["fedhip", "auto", "apfl-linear"])
+def test_a_shared_model_of_numbers_is_personalized(here, method):
+    content = dict(np.load("doses.npz"))
+    content["split"] = np.repeat([0, 2], [150, 50])
+    np.savez("doses.npz", **content)
+    done = command(*NUMBERS, "-m", method, "-o", "r", "--overwrite")
+    assert done.exit_code == 0, done.output
+    own = content["client"] == "north"
+    np.savez("north.npz", **{name: array[own] for name, array in content.items()})
+    done = command("personalize", f"r/{method}/shared.safetensors", "north.npz", "-o", "own")
+    assert done.exit_code == 0, done.output
+    found, expected = (
+        command("predict", name, "new.npz").stdout
+        for name in ("own", f"r/{method}/models/north.safetensors")
+    )
+    assert found == expected
+    assert "item,y" in found
+    content["y"] = content["y"] + 1000
+    np.savez("far.npz", **content)
+    done = command("personalize", f"r/{method}/shared.safetensors", "far.npz", "-o", "own")
+    assert done.exit_code == 3
+    assert "y: expected values in [0, 100]" in done.output

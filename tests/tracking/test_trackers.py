@@ -1,6 +1,7 @@
 """Trackers: a stand-in module records the calls; real ones are tried where they are installed."""
 
 import json
+import os
 import sys
 import types
 import warnings
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 
 from fedgram.cli import main
 from fedgram.errors import ConfigError
-from fedgram.tracking import track
+from fedgram.tracking import track, trackers
 
 FEW = ("-m", "afl", "-m", "fedavg", "-s", "data.clients=3", "-s", "method.fedavg.rounds=2",
        "-s", "method.fedavg.rate=0.1")  # fmt: skip
@@ -131,6 +132,24 @@ def quiet():
 
 def missing(name):
     return pytest.mark.skipif(find_spec(name) is None, reason=f"needs {name}: pip install {name}")
+
+
+@pytest.mark.parametrize("given", [None, "false"])
+def test_mlflow_reports_its_use_only_if_it_is_told_to(monkeypatch, tmp_path, given):
+    seen = []
+    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
+    if given:
+        monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", given)
+
+    def loaded(name):
+        seen.append((name, os.environ["MLFLOW_DISABLE_TELEMETRY"]))
+        raise ImportError(name=name)
+
+    monkeypatch.setattr(trackers.importlib, "import_module", loaded)
+    with pytest.raises(ConfigError), track("mlflow", "a", {}, tmp_path):
+        pass
+    assert seen == [("mlflow", given or "true")]
+    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY")
 
 
 @pytest.mark.wide

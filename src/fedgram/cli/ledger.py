@@ -17,12 +17,10 @@ from rich.table import Table
 from fedgram.cli.root import main, say
 from fedgram.cli.screen import cell
 from fedgram.core import codec
-from fedgram.core.samples import Samples, concatenate
 from fedgram.core.statistics import Statistics
 from fedgram.engines.ledger_backed import publish
 from fedgram.errors import ConfigError, DataError, FedgramError, LedgerError
 from fedgram.experiments import config as configuration
-from fedgram.features.grid import Grid
 from fedgram.federation.client import Client
 from fedgram.federation.federated_dataset import training_batches
 from fedgram.ledger import signing
@@ -79,11 +77,6 @@ def contribute(
         statistics, tag = -statistics, random_tag(tag)
     codec.save(out, Contribution(client=client, statistics=statistics, tag=tag))
     say(f"{out}: {statistics.count} samples of {client}, {out.stat().st_size} bytes")
-
-
-def site_samples(source: str, grid: Grid) -> Samples:
-    """Return the samples of a site's file on the grid, without test samples."""
-    return concatenate(list(training_batches(source, grid)))
 
 
 @main.group()

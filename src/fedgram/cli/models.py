@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from fedgram.cli.ledger import PATH, set_option, site_samples
+from fedgram.cli.ledger import PATH, set_option
 from fedgram.cli.root import main, say
 from fedgram.core import codec
+from fedgram.core.samples import Samples, concatenate
 from fedgram.core.shared import Shared, part_for
 from fedgram.core.sound import require_sound
 from fedgram.core.targets import outputs_named
@@ -21,9 +22,11 @@ from fedgram.errors import ConfigError, DataError, FedgramError
 from fedgram.experiments import config as configuration
 from fedgram.export.card import write_personal_card
 from fedgram.features.grid import Grid
+from fedgram.features.standardize import is_standardized, require_means
 from fedgram.federation.client import Client
+from fedgram.federation.federated_dataset import training_batches
 from fedgram.federation.shared import Published
-from fedgram.models.saved import opened, saved
+from fedgram.models.saved import SavedModel, opened, saved
 
 
 @main.command()
@@ -53,18 +56,13 @@ def personalize(
     if name not in (None, published.method, made_by):
         raise ConfigError(f"{shared}: was made by {made_by}, not {name}; leave out -m")
     changes = configuration.load(None, overrides, [str(made_by)]).method
-    if outputs_named(getattr(published.shared, "classes", ())):
-        raise ConfigError(
-            f"{shared}: was made from numbers of a regression; 'fedgram personalize' is for "
-            "classes: 'fedgram run --keep-models all' writes the models of numbers"
-        )
     with consistent(shared):
         method = published.make(changes.get(made_by, {}))
     common: Any = published.shared
     if not isinstance(published.shared, Shared):
         raise DataError(f"{shared}: {made_by} shares nothing to start from; use another")
     with consistent(shared):
-        samples = site_samples(data, Grid.of(common.space))
+        samples = _own_samples(held, common, data)
         samples = replace(samples, labels=samples.labels.relabel(common.classes))
         site = Client(id="site", train=samples, valid=samples.take([]))
         model = method.personalize(site, part_for(common, site.id))
@@ -72,6 +70,24 @@ def personalize(
     codec.save(out, saved(replace(held, model=model, schema=schema)))
     write_personal_card(out, model, published, len(samples))
     say(f"{out}: a personal model from {len(samples)} samples")
+
+
+def _own_samples(held: SavedModel, common: Any, source: str) -> Samples:
+    """Return the samples of a site's file as the features of a shared model."""
+    known, space = held.standardization, common.space
+    if is_standardized(space):
+        require_means(known, space, source)
+    return concatenate(
+        list(
+            training_batches(
+                source,
+                Grid.of(space),
+                scaling=known,
+                columns=held.columns,
+                outputs=outputs_named(common.classes),
+            )
+        )
+    )
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def export_model(
     >>> import fedgram as fg, tempfile
     >>> result = fg.run(fg.create_method("afl"), fg.federate(fg.load_dataset("digits")))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     done = export_model(result.models["c00"], folder, to="safetensors")
+    ...     done = fg.export_model(result.models["c00"], folder, to="safetensors")
     >>> [path.name for path in done.files], done.input
     (['model.safetensors', 'config.json', 'README.md'], 'features')
     """

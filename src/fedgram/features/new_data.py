@@ -27,7 +27,7 @@ from fedgram.features.backbones.registry import Backbone, Staged, find
 from fedgram.features.column_order import places
 from fedgram.features.extract import decoded
 from fedgram.features.grid import Grid
-from fedgram.features.standardize import Standardization, is_standardized
+from fedgram.features.standardize import Standardization, is_standardized, require_means
 from fedgram.features.stored import features_of
 from fedgram.features.tabular import rows as table_rows
 from fedgram.runtime.settings import propose
@@ -202,13 +202,7 @@ class NewData:
         """Return what makes features of these raw columns; None for features."""
         if found.backbone or not is_standardized(space):
             return None
-        known = self.standardization
-        if known is None or known.backbone != space.backbone:
-            raise DataError(
-                f"{source}: the model was made for standardized columns (data.standardize), and "
-                "its file does not contain their means; make it again with 'fedgram run', or make "
-                "the features of a table with 'fedgram features'"
-            )
+        known = require_means(self.standardization, space, source)
         if not np.isfinite(found.x.astype(np.float64)).all():
             row = int(np.flatnonzero(~np.isfinite(found.x).all(axis=1))[0])
             raise DataError(f"{source}: row {row}: a column is NaN or infinite; correct it")

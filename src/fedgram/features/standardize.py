@@ -230,6 +230,27 @@ def is_standardized(space: Space) -> bool:
     return name_and_digest(space.backbone)[0] == STANDARDIZED
 
 
+def require_means(known: Standardization | None, space: Space, source: str) -> Standardization:
+    """Return what makes these features of raw columns, or raise DataError without it.
+
+    Parameters
+    ----------
+    known
+        What the file of a model contains.
+    space
+        The standardized features of the model.
+    source
+        Name of the raw columns.
+    """
+    if known is None or known.backbone != space.backbone:
+        raise DataError(
+            f"{source}: the model was made for standardized columns (data.standardize), and its "
+            "file does not contain their means; make it again with 'fedgram run', or make the "
+            "features of a table with 'fedgram features'"
+        )
+    return known
+
+
 def require_kept(x: Array, grid: Grid, name: str, columns: Sequence[str] = ()) -> None:
     """Raise DataError if the grid would lose raw columns; warn of few and of distant ones.
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from fedgram.core.samples import Labels, Samples, concatenate
 from fedgram.core.segments import Segments
+from fedgram.core.targets import Output
 from fedgram.data.batches import dataset_batches
-from fedgram.data.dataset import TEST, Dataset
+from fedgram.data.dataset import REGRESSION, TEST, Dataset
 from fedgram.data.partition import Partition, partition
 from fedgram.data.plan import PartitionPlan
 from fedgram.data.sources import load_dataset
 from fedgram.errors import ConfigError, DataError
+from fedgram.features.column_order import places
 from fedgram.features.grid import Grid
 from fedgram.features.inputs import Inputs
 from fedgram.features.standardize import Standardization, require_kept
@@ -102,11 +104,31 @@ def _labels(data: Dataset) -> Labels:
     return Labels(data.y, data.classes) if data.targets is None else data.targets
 
 
-def training_batches(source: str, grid: Grid) -> Iterator[Samples]:
+def training_batches(
+    source: str,
+    grid: Grid,
+    *,
+    scaling: Standardization | None = None,
+    columns: Sequence[str] = (),
+    outputs: Sequence[Output] = (),
+) -> Iterator[Samples]:
     """Yield the samples of a site's file on the grid without test samples, in batches of rows.
 
     On the grid, sums over batches equal the sum over all rows to the bit. Without a grid the file
-    is one batch, because rounding errors would depend on the batches.
+    is one batch, because rounding errors would depend on the batches; so is that of a regression.
+
+    Parameters
+    ----------
+    source
+        As in `load_dataset`.
+    grid
+        The grid.
+    scaling
+        Standardizes raw columns.
+    columns
+        Names of the columns, in the order of the features, of files that have such names.
+    outputs
+        The outputs of a regression.
 
     Examples
     --------
@@ -114,8 +136,16 @@ def training_batches(source: str, grid: Grid) -> Iterator[Samples]:
     [1797]
     """
     found = False
-    for data in dataset_batches(source) if grid.bound else [load_dataset(source)]:
-        samples = gridded(data, grid)
+    if outputs:
+        ranges = [(output.low, output.high) for output in outputs]
+        batches = iter([load_dataset(source, task=REGRESSION, output_range=ranges)])
+    else:
+        batches = dataset_batches(source) if grid.bound else iter([load_dataset(source)])
+    for data in batches:
+        if columns and data.columns:
+            order = places(columns, data.columns, source)
+            data = replace(data, x=data.x[:, order], columns=tuple(columns))
+        samples = gridded(data, grid, scaling)
         if data.split is not None:
             samples = samples.take(np.flatnonzero(data.split != TEST))
         if len(samples):
