@@ -123,7 +123,7 @@ def test_combinations_that_a_regression_does_not_have_are_refused_by_name(here):
         done = command(*words)
         assert done.exit_code == 2, done.output
         assert text in done.output
-    words = "contributions, personal models and federations of sites are of classes"
+    words = "contributions and federations of sites are of classes"
     done = command("contribute", "doses.npz", "--client", "north", "-o", "north.contribution")
     assert done.exit_code == 3
     assert words in done.output

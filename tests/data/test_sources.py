@@ -248,6 +248,8 @@ def test_a_wrong_name_has_a_proposal():
         load_dataset("digit")
     with pytest.raises(DataError, match="use a path, or 'digits'"):
         load_dataset("missing.npz")
+    with pytest.raises(DataError, match=r"; use a path$"):
+        load_vectors("digits")
 
 
 def test_the_places_of_columns_are_a_header(tmp_path):

@@ -135,7 +135,7 @@ def missing(name):
 
 
 @pytest.mark.parametrize("given", [None, "false"])
-def test_mlflow_reports_its_use_only_if_it_is_told_to(monkeypatch, tmp_path, given):
+def test_mlflow_reports_its_use_only_if_the_variable_says_so(monkeypatch, tmp_path, given):
     seen = []
     monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
     if given:

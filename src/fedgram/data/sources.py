@@ -154,6 +154,8 @@ def located(source: str) -> Path:
 def _proposed(source: str) -> str:
     """Return what to give in place of a source that is not there."""
     name = os.path.basename(source)
+    if source == "digits":  # asked for as a file
+        return "use a path"
     near = propose(name, ["digits"] if "." not in name else [])
     return near if near.startswith("did") else "use a path, or 'digits'"
 
@@ -433,7 +435,7 @@ def _codes(y: Array, name: str) -> Integers:
             raise DataError(
                 f"{name}: y: expected integer class codes from 0, got {y.dtype} values "
                 "(for numbers use data.task=regression of 'fedgram run', or task='regression' in "
-                "Python; contributions, personal models and federations of sites are of classes)"
+                "Python; contributions and federations of sites are of classes)"
             )
     codes: Integers = y.astype(np.int64)
     return codes

@@ -142,7 +142,7 @@ class MLflow:
     """MLflow, by default with its file store in ``mlruns``."""
 
     def __init__(self, folder: Path) -> None:
-        # MLflow reports its use over the network unless it is told not to before it is loaded.
+        # MLflow reports its use over the network unless this is set before it is loaded.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         self._mlflow: Any = importlib.import_module("mlflow")
         self._folder = folder
