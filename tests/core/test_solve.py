@@ -7,7 +7,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedgram import Features, Grid, Labels, Space, Statistics
-from fedgram.core.solve import Factor, least_squares, ridge_solve, unpack_symmetric
+from fedgram.core.solve import Factor, Factors, least_squares, ridge_solve, unpack_symmetric
 from fedgram.errors import SolveError
 from fedgram.models.linear import Linear
 from fedgram.runtime.threads import THREADS, single_threaded_blas
@@ -335,3 +335,28 @@ def test_fitted_heads_solve_in_real_units(gridded):
     real, targets = samples.features.real(), samples.labels.onehot()
     reference = np.linalg.solve(real.T @ real + 2.0 * np.eye(21), real.T @ targets)
     assert near(Linear.fitted(samples, targets, ridge=2.0).weights, reference)
+
+
+# Stacks of small matrices
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("width", [1, 2, 9, 40])
+def test_factors_of_a_stack_are_those_of_each_matrix(dtype, width):
+    rng = np.random.default_rng(width)
+    rows = rng.normal(size=(5, width + 3, width)).astype(dtype)
+    grams, ridges = rows.swapaxes(1, 2) @ rows, [0.3, 7.0]
+    rhs = rng.normal(size=(5, 2, width, 4)).astype(dtype)
+    found = Factors.of(grams, ridges).solve(rhs)
+    assert found.dtype == dtype
+    for k, gram in enumerate(grams):
+        for place, ridge in enumerate(ridges):
+            alone = Factor.of(gram, ridge, narrow=dtype == np.float32)
+            assert np.array_equal(found[k, place], alone.solve(rhs[k, place]))
+            whole = gram.astype(np.float64) + ridge * np.eye(width)
+            assert near(found[k, place], np.linalg.solve(whole, rhs[k, place]), 1e-3)
+
+
+def test_a_singular_matrix_of_a_stack_is_refused():
+    with pytest.raises(SolveError, match="singular"):
+        Factors.of(np.array([np.eye(2), np.ones((2, 2))]), [0.0])

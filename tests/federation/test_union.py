@@ -42,6 +42,7 @@ from fedgram.federation.union_step import statistics_step
 from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods.afl import AFL
 from fedgram.methods.auto import Auto
+from fedgram.methods.local import Local
 from fedgram.models.linear import lifted
 from fedgram.models.mlp import TrainedModel
 from fedgram.training.loop import GradientMethod
@@ -439,3 +440,27 @@ def test_a_declaration_that_is_not_true_breaks_a_law():
     personalizing_changes_nothing(AFL())
     with pytest.raises(LawError, match="@for_all_clients"):
         personalizing_changes_nothing(Lying())
+
+
+class Broken(Local):
+    """A method whose personalization fails at one client."""
+
+    def personalize(self, client, shared):
+        if client.id == dealt().members[4].id:
+            raise DataError("no model")
+        return super().personalize(client, shared)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_failed_personalization_names_its_client(workers):
+    name = dealt().members[4].id
+    with pytest.raises(DataError, match=rf"client {name}: no model"):
+        run(Broken(), dealt(), workers=workers)
+
+
+def test_progress_of_own_models_is_told_of_every_client():
+    told = []
+    engine = InProcess(dealt(clients=40).members, on_reply=lambda *each: told.append(each))
+    task = scoring.ScoreTask(method=Local())
+    assert len(list(engine.evaluate(task, None))) == 40
+    assert told == [("ScoreTask", k + 1, 40) for k in range(40)]

@@ -20,6 +20,7 @@ from fedgram.selection.leave_one_out import (
     STRENGTHS,
     HatMatrix,
     LeaveOneOut,
+    at_once,
     correct,
 )
 from fedgram.selection.normal_equations import NormalEquations
@@ -332,3 +333,23 @@ def test_a_client_that_missed_the_sum_counts_as_out_of_it():
         create_method("apfl-linear", AUTO["apfl-linear"]), digits_dealt(clients=8), dropout=0.5
     )
     assert tuned_settings(result.shared)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 12, 40])
+def test_several_settings_at_once_give_the_same_as_one_after_the_other(monkeypatch, samples):
+    mine = trainable().take(slice(0, samples))
+    others = trainable().take(slice(100, 200))
+    total = sum(Statistics.of(s.features, s.labels) for s in (mine, others))
+    own = LeaveOneOut.of(mine, NormalEquations(total=total, ridge=9.0), NONE, in_total=True)
+    hat = HatMatrix.of(mine.features.values)
+    curves = [own.with_extra_weight(), own.fit_residual_with(hat), own.alone(hat)]
+    settings = [1000.0, 3.0, 20.0]
+    for curve in curves:
+        alone = [curve(setting) for setting in settings]
+        assert np.array_equal(curve(np.array(settings)), alone, equal_nan=True)
+        for entries in (1, 2 * mine.labels.onehot().size, 2**16):
+            monkeypatch.setattr(leave_one_out, "_SCORES_AT_ONCE", entries)
+            some = at_once(curve, settings, mine.labels.onehot().size)
+            for setting, wanted in zip(settings, alone, strict=True):
+                assert np.array_equal(some(setting), wanted, equal_nan=True)
+                assert some(setting) is some(setting)

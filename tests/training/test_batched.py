@@ -18,7 +18,7 @@ from fedgram.core.additive import Additive
 from fedgram.engines import in_process
 from fedgram.errors import DataError
 from fedgram.experiments.runner import run
-from fedgram.federation import scoring
+from fedgram.federation import scoring, union_scoring
 from fedgram.federation.method import create_method, find_method, names
 from fedgram.federation.step import step_name
 from fedgram.models.mlp import MLP
@@ -339,7 +339,8 @@ def test_no_method_depends_on_how_many_go_together(name, hidden, monkeypatch):
     if issubclass(find_method(name), ZerothOrderMethod):
         settings["directions"] = 2
     # A site reports how long it took, and a longer time has more digits: more bytes.
-    monkeypatch.setattr(scoring, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    for module in (scoring, union_scoring):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
     found = []
     for most, workers in ((10, 1), (1, 1), (3, 2)):
         monkeypatch.setattr(in_process, "_MOST_TOGETHER", most)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import scipy.linalg
 from scipy.linalg import lapack
 
 from fedgram.core.kernels.choice import chosen
@@ -109,9 +108,7 @@ class Factor:
         # w = rows L'^-1
         flops.add(rows.shape[1] ** 2 * len(rows))
         with single_threaded_blas():
-            half: Floats = scipy.linalg.solve_triangular(
-                self.lower, rows.T, lower=True, check_finite=False
-            )
+            half: Floats = _triangular(self.lower, rows.T)
         return half.T
 
     def solve_whitened(self, whitened: Array) -> Array:
@@ -119,9 +116,7 @@ class Factor:
         flops.add(whitened.shape[1] ** 2 * len(whitened))
         lower = self._narrow if whitened.dtype == np.float32 else self.lower
         with single_threaded_blas():
-            solution: Array = scipy.linalg.solve_triangular(
-                lower, whitened.T, lower=True, trans=1, check_finite=False
-            )
+            solution: Array = _triangular(lower, whitened.T, transposed=True)
         return solution
 
     def narrowly_whitened(self, rows: Array) -> Array:
@@ -132,13 +127,7 @@ class Factor:
         """
         flops.add(rows.shape[1] ** 2 * len(rows))
         with single_threaded_blas():
-            half: Array = scipy.linalg.solve_triangular(
-                self._narrow,
-                rows.T.astype(np.float32),
-                lower=True,
-                overwrite_b=True,
-                check_finite=False,
-            )
+            half: Array = _triangular(self._narrow, rows.T.astype(np.float32))
         return half.T
 
     @cached_property
@@ -214,6 +203,16 @@ class Factors:
                 for lower, side, solution in zip(factors, sides, solutions, strict=True):
                     solution[...] = _solved(lower, side)
         return found
+
+
+def _triangular(lower: Array, rhs: Array, *, transposed: bool = False) -> Array:
+    """Return ``L^-1 rhs`` or ``L'^-1 rhs``, in Fortran order."""
+    if not rhs.size:
+        return np.zeros(rhs.shape, lower.dtype)
+    narrow = lower.dtype == rhs.dtype == np.float32
+    solve = lapack.strtrs if narrow else lapack.dtrtrs
+    solution: Array = solve(lower, rhs, lower=1, trans=int(transposed))[0]
+    return solution
 
 
 def _solved(lower: Array, rhs: Array) -> Array:

@@ -33,7 +33,14 @@ from fedgram.federation.scoring import ScoreTask, SiteScore
 from fedgram.federation.sites import Sites
 from fedgram.federation.stacked_step import StackedStep
 from fedgram.federation.step import Reply, Step, step_name
-from fedgram.federation.union_scoring import UnionScores, can_score_together, score_together
+from fedgram.federation.union_scoring import (
+    OwnScore,
+    UnionScores,
+    can_score_models,
+    can_score_together,
+    joined_scores,
+    score_together,
+)
 from fedgram.federation.union_step import UnionStep
 from fedgram.runtime import flops
 
@@ -43,6 +50,7 @@ Answer = tuple[Result, int, int, int]  # a reply, bytes up and down, FLOPs
 
 # Clients in a batch: of large ones more save little, and workers wait for each other.
 _MOST_TOGETHER, _LARGE_TOGETHER, _ROWS_TOGETHER = 2**8, 10, 2**12
+_SCORED = 16  # clients that are scored in a group
 _ROOM = 2**23  # bytes of the parameters of all clients in a batch
 
 
@@ -163,7 +171,7 @@ class InProcess:
         Only the runner calls this method, because the step sees the site's test data. The state of
         the client is read-only. Sites that all have one model are scored together.
         """
-        if self.clients and isinstance(step, ScoreTask) and can_score_together(step, shared):
+        if self.clients and isinstance(step, ScoreTask):
             found: Any = self._evaluate_together(step, shared)
             if found is not None:
                 return cast(Iterable[tuple[str, Result]], found)
@@ -181,17 +189,56 @@ class InProcess:
 
     def _evaluate_together(self, task: ScoreTask, shared: Any) -> UnionScores | None:
         """Return the scores of all sites with one model; None if they are to be made one by one."""
-        start = time.perf_counter()
         client = self._scored_client(self.clients[0])
         try:
-            found, flops = with_flops(lambda: score_together(task, self._sites, client, shared))
+            if can_score_together(task, shared):
+                return self._evaluate_one_model(task, client, shared)
+            if can_score_models(task, client):
+                return self._evaluate_models(task, shared)
         except FedgramError:
-            return None  # the error at a client names this client
-        clients, name = len(self._sites), step_name(task)
+            pass  # the error at a client names this client
+        return None
+
+    def _evaluate_one_model(self, task: ScoreTask, client: Client, shared: Any) -> UnionScores:
+        start, name, clients = time.perf_counter(), step_name(task), len(self._sites)
+        found, flops = with_flops(lambda: score_together(task, self._sites, client, shared))
         down = clients * _size(shared)
         self._record(name, "score", clients, found.size(), down, start, flops)
         self._report(name, clients, clients, clients)
         return found
+
+    def _evaluate_models(self, task: ScoreTask, shared: Any) -> UnionScores:
+        start, name, clients = time.perf_counter(), step_name(task), len(self._sites)
+
+        def at(site: Site) -> OwnScore:
+            with at_client(site.id, name):
+                client = self._scored_client(site.id)
+                return OwnScore.of(task, site, client, part_for(shared, site.id))
+
+        def at_all(group: Sequence[Site]) -> tuple[list[OwnScore], int]:
+            return with_flops(lambda: [at(site) for site in group])
+
+        found: list[OwnScore] = []
+        flops = 0
+        groups = [self._sites[k : k + _SCORED] for k in range(0, clients, _SCORED)]
+        for some, more in self._spread(at_all, groups):
+            found += some
+            flops += more
+            self._report(name, len(some), len(found), clients)
+        scores = joined_scores(task, self._sites, found)
+        self._record(name, "score", clients, scores.size(), self._sent(shared), start, flops)
+        return scores
+
+    def _sent(self, shared: Any) -> int:
+        """Return the bytes of what all clients receive of a shared result."""
+        if same_for_all(shared):
+            return len(self._sites) * _size(shared)
+        parts = [part_for(shared, name) for name in self.clients]
+        sizes: dict[int, int] = {}  # many clients get the same part
+        for part in parts:
+            if id(part) not in sizes:
+                sizes[id(part)] = _size(part)
+        return sum(sizes[id(part)] for part in parts)
 
     def _scored_client(self, name: str) -> Client:
         rng, totals = client_rng(self._seed, name, SCORING), self._totals.of(name)
@@ -200,11 +247,7 @@ class InProcess:
     def deliver(self, shared: Any, round_: int = 0) -> None:
         """Count one delivery of the final result to every client."""
         start = time.perf_counter()
-        if same_for_all(shared):
-            down = len(self._sites) * _size(shared)
-        else:
-            down = sum(_size(part_for(shared, name)) for name in self.clients)
-        self._record("deliver", "deliver", len(self._sites), 0, down, start)
+        self._record("deliver", "deliver", len(self._sites), 0, self._sent(shared), start)
 
     def _sum_of_union(self, step: UnionStep, broadcast: Any, names: Sequence[str]) -> Any:
         """Return the sum over the clients in batches; None if it has to be made one by one."""
@@ -281,12 +324,12 @@ class InProcess:
                 reply, flops = with_flops(lambda: step(client_at(name), broadcast))
                 return reply, _size(reply), down, flops
 
-        def at_all(group: Sequence[str]) -> list[Answer[Result]]:
+        def at_all(group: Sequence[str]) -> Iterable[Answer[Result]]:
             try:
                 members = [client_at(name) for name in group]
                 replies, flops = with_flops(lambda: step.stacked(members, broadcast))
             except FedgramError:
-                return [at(name) for name in group]  # the error at a client names this client
+                return map(at, group)  # the error at a client names this client
             return [(r, _size(r), down, 0 if k else flops) for k, r in enumerate(replies)]
 
         groups = self._sites.stacks(self._sites.places(names))
@@ -338,7 +381,7 @@ class InProcess:
         phase: Phase,
         step: str,
         groups: Sequence[Sequence[str]],
-        at: Callable[[Sequence[str]], list[Answer[Result]]],
+        at: Callable[[Sequence[str]], Iterable[Answer[Result]]],
     ) -> Iterator[tuple[str, Result]]:
         """Do the same with groups of clients whose replies are computed together."""
         start = time.perf_counter()

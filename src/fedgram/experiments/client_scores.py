@@ -31,8 +31,8 @@ class UnionRows(LazySequence[ClientScore]):
             client=found.names[place],
             samples=int(found.test.samples[place]),
             correct=int(found.test.correct[place]),
-            seconds=found.microseconds / 1e6 / len(self),
-            model_digest=found.model_digest,
+            seconds=found.seconds(place),
+            model_digest=found.made.digests[found.made.place(place)],
             valid_samples=int(found.valid.samples[place]),
             valid_correct=int(found.valid.correct[place]),
         )
@@ -50,7 +50,7 @@ def accuracies(rows: Sequence[ClientScore]) -> Floats:
 def model_digests(rows: Sequence[ClientScore]) -> list[str]:
     """Return the different digests of the clients' models, sorted."""
     if isinstance(rows, UnionRows):
-        return [rows.scores.model_digest]
+        return sorted(set(rows.scores.made.digests))
     return sorted({row.model_digest for row in rows})
 
 

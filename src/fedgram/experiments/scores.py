@@ -187,7 +187,7 @@ class Scorer:
             keep=models.__setitem__,
         )
         before = len(engine.asks)
-        total, rows, same = _answers(engine, task, shared)
+        total, rows, made = _answers(engine, task, shared)
         scores = Scores(
             tally=total.tally,
             valid=total.valid if self._kept_valid and total.valid.samples else None,
@@ -202,7 +202,7 @@ class Scorer:
             search=getattr(shared, "search", None),
             errors=total.errors if isinstance(total, ErrorScoreSums) else None,
         )
-        return Scored(round=round_, shared=shared, models=same or models, scores=scores)
+        return Scored(round=round_, shared=shared, models=made or models, scores=scores)
 
     def with_global_test(self, scored: Scored) -> Scored:
         """Test every model on the test samples of all clients too; too slow for every round."""
@@ -236,15 +236,18 @@ class Scorer:
 
 
 _SUMS_AT_A_TIME = 256  # bounds the memory of sums that are added together
-_Answers = tuple[ScoreSums, Sequence[ClientScore], SameModel | None]
+_Answers = tuple[ScoreSums, Sequence[ClientScore], Mapping[str, Predictor] | None]
 
 
 def _answers(engine: Engine, task: ScoreTask, shared: Any) -> _Answers:
-    """Return the sum of all answers and the rows; also the model, if all clients have one."""
+    """Return the sum of all answers and the rows; also the models, if scored together."""
     answers = engine.evaluate(task, shared)
     if isinstance(answers, UnionScores):
-        same = SameModel(answers.names, answers.model)
-        return answers.sums(), UnionRows(scores=answers), same
+        made = answers.made
+        models: Mapping[str, Predictor] = SameModel(answers.names, made.models[0])
+        if not made.same:
+            models = dict(zip(answers.names, made.models, strict=True))
+        return answers.sums(), UnionRows(scores=answers), models
     rows: list[ClientScore] = []
     sums: list[ScoreSums] = []
     for name, found in answers:

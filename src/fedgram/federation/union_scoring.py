@@ -1,4 +1,4 @@
-"""Score many sites at once, where all of them have the same model.
+"""Score many sites at once, with one model for all of them or one for each.
 
 The counts of each site, and the bytes of its answer, are those of `ScoreTask` at each site.
 """
@@ -20,7 +20,7 @@ from fedgram.core.shared import same_for_all
 from fedgram.core.tally import FIXED_POINT_ONE, HISTOGRAM_BINS, Tally
 from fedgram.core.targets import Targets
 from fedgram.errors import MismatchError
-from fedgram.federation.client import Client
+from fedgram.federation.client import Client, Site
 from fedgram.federation.method import same_model
 from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
 from fedgram.federation.sites import Owners, SitePart, Sites, union
@@ -164,8 +164,33 @@ class PartScores:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class SiteModels:
+    """The models of all sites.
+
+    Parameters
+    ----------
+    same
+        Whether all sites have one model, which is then listed once.
+    models, digests
+        The models and their digests.
+    microseconds, flops
+        Time and FLOPs of each personalization.
+    """
+
+    same: bool
+    models: Sequence[Predictor]
+    digests: Sequence[str]
+    microseconds: Integers
+    flops: Integers
+
+    def place(self, site: int) -> int:
+        """Return the place of the model of a site."""
+        return 0 if self.same else site
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class UnionScores:
-    """The scores of all sites, and the model that all of them have.
+    """The scores of all sites, and their models.
 
     Iterated, these are the names and scores of single sites.
 
@@ -175,20 +200,15 @@ class UnionScores:
         What was scored, and where.
     test, valid
         Scores on test samples, and on validation samples if training did not use them.
-    model, model_digest
-        The model and its digest.
-    microseconds, flops
-        Time and FLOPs of one personalization.
+    made
+        The models.
     """
 
     task: ScoreTask
     sites: Sites
     test: PartScores
     valid: PartScores
-    model: Predictor
-    model_digest: str
-    microseconds: int
-    flops: int
+    made: SiteModels
 
     @property
     def names(self) -> Sequence[str]:
@@ -196,24 +216,27 @@ class UnionScores:
         return self.sites.names
 
     def __iter__(self) -> Iterator[tuple[str, SiteScore]]:
-        for place, name in enumerate(self.names):
+        for site, name in enumerate(self.names):
             if self.task.keep:
-                self.task.keep(name, self.model)
-            sums = ScoreSums(
-                tally=self.test.of_site(place, self.sites.test[place].labels),
-                valid=self.valid.of_site(place, self.sites.valid[place].labels),
-                flops=self.flops,
-            )
-            yield name, SiteScore(sums=sums, model_digest=self.model_digest)
+                self.task.keep(name, self.made.models[self.made.place(site)])
+            test = self.test.of_site(site, self.sites.test[site].labels)
+            valid = self.valid.of_site(site, self.sites.valid[site].labels)
+            yield name, self._score(site, test, valid)
 
     def sums(self) -> ScoreSums:
-        """Return the sum of the sites' scores; the model was made once."""
+        """Return the sum of the sites' scores; a model for all of them was made once."""
+        made, sites = self.made, len(self.names)
         return ScoreSums(
             tally=self.test.tally(),
             valid=self.valid.tally(),
-            microseconds=self.microseconds,
-            flops=self.flops * len(self.names),
+            microseconds=int(made.microseconds.sum()),
+            flops=int(made.flops.sum()) * (sites if made.same else 1),
         )
+
+    def seconds(self, site: int) -> float:
+        """Return the time of one site's personalization; of one model for all an equal part."""
+        shared = len(self.names) if self.made.same else 1
+        return int(self.made.microseconds[self.made.place(site)]) / 1e6 / shared
 
     def size(self) -> int:
         """Return the number of bytes of all sites' answers (`SiteScore`).
@@ -221,8 +244,11 @@ class UnionScores:
         Sites whose numbers have equally many digits, and counts of classes in equal integer types,
         have answers of equal length: one of each kind is measured.
         """
+        numbers = self.test.numbers() + self.valid.numbers()
+        if not self.made.same:
+            numbers += [self.made.microseconds, self.made.flops]
         kinds = np.zeros(len(self.names), np.int64)
-        for number in self.test.numbers() + self.valid.numbers():
+        for number in numbers:
             kinds += np.searchsorted(_DIGITS, number, side="right")
         for part in (self.test, self.valid):
             kinds = (kinds * len(_TYPES) + part.samples_type) * len(_TYPES) + part.correct_type
@@ -231,8 +257,84 @@ class UnionScores:
         return sum(sites * codec.counted(self._like(site)) for site, sites in pairs)
 
     def _like(self, site: int) -> SiteScore:
-        sums = ScoreSums(tally=self.test.like(site), valid=self.valid.like(site), flops=self.flops)
-        return SiteScore(sums=sums, model_digest=self.model_digest)
+        return self._score(site, self.test.like(site), self.valid.like(site))
+
+    def _score(self, site: int, test: Tally, valid: Tally) -> SiteScore:
+        place = self.made.place(site)
+        spent = 0 if self.made.same else int(self.made.microseconds[place])
+        flops = int(self.made.flops[place])
+        sums = ScoreSums(tally=test, valid=valid, microseconds=spent, flops=flops)
+        return SiteScore(sums=sums, model_digest=self.made.digests[place])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OwnScore:
+    """A site's own model with its predictions.
+
+    Parameters
+    ----------
+    model, digest
+        The model and its digest.
+    microseconds, flops
+        Time and FLOPs of the personalization.
+    test, valid
+        Predicted class codes.
+    """
+
+    model: Predictor
+    digest: str
+    microseconds: int
+    flops: int
+    test: Integers
+    valid: Integers
+
+    @classmethod
+    def of(cls, task: ScoreTask, site: Site, client: Client, shared: Any) -> OwnScore:
+        """Personalize and predict at one site."""
+        start, before = time.perf_counter(), flops.total()
+        model = task.method.personalize(client, shared)
+        seconds, operations = time.perf_counter() - start, flops.total() - before
+        nothing = np.zeros(0, np.int64)
+        scored = task.kept_valid and len(site.valid)
+        return cls(
+            model=model,
+            digest=task.digests(model),
+            microseconds=round(seconds * 1e6),
+            flops=operations,
+            test=predict(model, site.test.features),
+            valid=predict(model, site.valid.features) if scored else nothing,
+        )
+
+
+def can_score_models(task: ScoreTask, client: Client) -> bool:
+    """Whether only counts of correct predictions are needed, of a model for each site."""
+    return not (task.metrics.auroc or isinstance(client.train.labels, Targets))
+
+
+def joined_scores(task: ScoreTask, sites: Sites, found: Sequence[OwnScore]) -> UnionScores:
+    """Return the scores of all sites, from the predictions of their own models."""
+    tests, valids = [], []
+    for batch in sites.batches(np.arange(len(sites))):
+        some = found[batch[0] : batch[-1] + 1]
+        predicted = [one.test for one in some]
+        tests.append(PartScores.of(_labels(sites, batch, "test"), np.concatenate(predicted)))
+        predicted = [one.valid for one in some]
+        known = _labels(sites, batch, "valid") if task.kept_valid else _no_labels(sites, batch)
+        valids.append(PartScores.of(known, np.concatenate(predicted)))
+    made = SiteModels(
+        same=False,
+        models=[one.model for one in found],
+        digests=[one.digest for one in found],
+        microseconds=np.array([one.microseconds for one in found], np.int64),
+        flops=np.array([one.flops for one in found], np.int64),
+    )
+    return UnionScores(
+        task=task,
+        sites=sites,
+        test=PartScores.joined(tests),
+        valid=PartScores.joined(valids),
+        made=made,
+    )
 
 
 def can_score_together(task: ScoreTask, shared: Any) -> bool:
@@ -269,10 +371,13 @@ def score_together(task: ScoreTask, sites: Sites, client: Client, shared: Any) -
         sites=sites,
         test=PartScores.joined(tests),
         valid=PartScores.joined(valids),
-        model=model,
-        model_digest=codec.digest(model),
-        microseconds=round(seconds * 1e6),
-        flops=operations,
+        made=SiteModels(
+            same=True,
+            models=[model],
+            digests=[codec.digest(model)],
+            microseconds=np.array([round(seconds * 1e6)]),
+            flops=np.array([operations]),
+        ),
     )
 
 
@@ -287,19 +392,30 @@ def _scores(
     """Return the scores of a batch of sites; those of no samples if the part is not scored."""
     whole: SitePart = getattr(sites, part)
     if not scored:
-        labels = sites[int(batch[0])].valid.labels.take(slice(0))
-        nothing = OwnedLabels(labels=labels, owners=labels.codes, clients=len(batch))
-        return PartScores.of(nothing, labels.codes)
+        nothing = _no_labels(sites, batch)
+        return PartScores.of(nothing, nothing.labels.codes)
     if not isinstance(model, TrainedModel):
         rows = union(whole, batch)
         known = OwnedLabels(labels=rows.samples.labels, owners=rows.owners, clients=rows.clients)
         return PartScores.of(known, predict(model, rows.samples.features))
     # The last bits of a float product depend on its number of rows, so each site has its own.
     each: list[Samples] = [getattr(sites[place], part) for place in batch.tolist()]
+    predicted = np.concatenate([predict(model, samples.features) for samples in each])
+    return PartScores.of(_labels(sites, batch, part), predicted)
+
+
+def _labels(sites: Sites, batch: Integers, part: Literal["test", "valid"]) -> OwnedLabels:
+    """Return the labels of one part of a batch of sites; features are not copied."""
+    whole: SitePart = getattr(sites, part)
+    each: list[Samples] = [getattr(sites[place], part) for place in batch.tolist()]
     labels = Labels.joined([samples.labels for samples in each])
     owners = np.repeat(np.arange(len(batch)), whole.counts[batch])
-    predicted = np.concatenate([predict(model, samples.features) for samples in each])
-    return PartScores.of(OwnedLabels(labels=labels, owners=owners, clients=len(batch)), predicted)
+    return OwnedLabels(labels=labels, owners=owners, clients=len(batch))
+
+
+def _no_labels(sites: Sites, batch: Integers) -> OwnedLabels:
+    labels = sites[int(batch[0])].valid.labels.take(slice(0))
+    return OwnedLabels(labels=labels, owners=labels.codes, clients=len(batch))
 
 
 def _type_of_counts(part: OwnedLabels, chosen: Array) -> Array:

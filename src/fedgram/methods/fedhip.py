@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, Literal
@@ -20,7 +20,7 @@ from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._tuning import select_best
 from fedgram.models.linear import Linear, Predictor, require_lift
 from fedgram.selection.correct_counts import CorrectCounts
-from fedgram.selection.leave_one_out import ALPHAS, LeaveOneOut
+from fedgram.selection.leave_one_out import ALPHAS, LeaveOneOut, at_once
 from fedgram.selection.normal_equations import NormalEquations
 from fedgram.selection.squared_errors import SquaredErrors, left_out_sums
 
@@ -86,16 +86,17 @@ class FedHiP(ClosedForm[NormalEquations | Tuned | PerClient]):
     @step
     def left_out(self, client: Client, equations: NormalEquations) -> CorrectCounts | SquaredErrors:
         """Count correct leave-one-out predictions; every ridge takes one factorization."""
-        scores: dict[float, Callable[[float], Floats]] = {}
-        left = []
-        for setting in self._tried(equations.ridge):
-            ridge = self._personal_ridge(setting)
-            if ridge not in scores:
-                other = equations.with_ridge(ridge)
-                own = LeaveOneOut.of(client.samples, other, self.lift, in_total=client.in_total)
-                scores[ridge] = own.with_extra_weight()
-            left.append(scores[ridge](setting["alpha"]))
-        return left_out_sums(left, client.samples.labels)
+        tried = [
+            (self._personal_ridge(each), each["alpha"]) for each in self._tried(equations.ridge)
+        ]
+        left: dict[tuple[float, float], Floats] = {}
+        for ridge in dict.fromkeys(ridge for ridge, _ in tried):
+            other = equations.with_ridge(ridge)
+            own = LeaveOneOut.of(client.samples, other, self.lift, in_total=client.in_total)
+            alphas = [alpha for each, alpha in tried if each == ridge]
+            extra = at_once(own.with_extra_weight(), [a for a in alphas if a], own.truth.size)
+            left |= {(ridge, a): extra(a) if a else own.shared() for a in alphas}
+        return left_out_sums([left[each] for each in tried], client.samples.labels)
 
     def fit(self, federation: Federation) -> Iterator[NormalEquations | Tuned | PerClient]:
         at_server = self.solver == "server" or (self.solver == "auto" and not federation.private)

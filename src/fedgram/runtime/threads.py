@@ -45,27 +45,36 @@ def product_threads() -> int:
     return THREADS
 
 
-@contextlib.contextmanager
-def single_threaded_blas() -> Iterator[None]:
+class _SingleThreadedBlas:
+    """The context of `single_threaded_blas`, which is entered for every small solve."""
+
+    def __enter__(self) -> None:
+        global _inside, _before
+        with _lock:
+            _inside += 1
+            if _inside == 1:
+                _before = [library.get_num_threads() for library in _libraries()]
+                if any(count != THREADS for count in _before):
+                    _set_threads([THREADS] * len(_before))
+
+    def __exit__(self, *_: object) -> None:
+        global _inside
+        with _lock:
+            _inside -= 1
+            if _inside == 0 and any(count != THREADS for count in _before):
+                _set_threads(_before)
+
+
+_single_threaded_blas = _SingleThreadedBlas()
+
+
+def single_threaded_blas() -> _SingleThreadedBlas:
     """Run the body with `THREADS` BLAS threads.
 
     The limit holds for the whole process, so nested and concurrent uses are counted: the first one
     sets the limit, the last one restores the previous number of threads.
     """
-    global _inside, _before
-    with _lock:
-        _inside += 1
-        if _inside == 1:
-            _before = [library.get_num_threads() for library in _libraries()]
-            if any(count != THREADS for count in _before):
-                _set_threads([THREADS] * len(_before))
-    try:
-        yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if _inside == 0 and any(count != THREADS for count in _before):
-                _set_threads(_before)
+    return _single_threaded_blas
 
 
 @contextlib.contextmanager

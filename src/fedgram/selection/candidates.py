@@ -19,7 +19,7 @@ from fedgram.features.lift import Lift
 from fedgram.models.adjusted import Blend, Shifted
 from fedgram.models.linear import Classifier, Linear
 from fedgram.selection.gaussian import Discriminant
-from fedgram.selection.leave_one_out import HatMatrix, LeaveOneOut
+from fedgram.selection.leave_one_out import Curve, HatMatrix, LeaveOneOut, at_once
 from fedgram.selection.normal_equations import NormalEquations
 from fedgram.selection.own_ridge import around_mean, left_out_scores, own_head
 
@@ -177,7 +177,6 @@ class Candidates:
         shared, unit = own.shared(), samples.features.space.unit
         hat = HatMatrix.of(samples.features.values) if hat is None else hat
         fits = self._personal_fits(own, hat)
-        last: tuple[float, Floats] | None = None
         for setting in self.settings:
             match setting["family"]:
                 case "ridge":
@@ -195,16 +194,14 @@ class Candidates:
                 case "local":
                     yield fits["local"](setting["ridge"] / unit**2)
                 case _:
-                    ridge = setting["refinement_ridge"]
-                    if last is None or last[0] != ridge:
-                        last = ridge, fits["apfl"](ridge / unit**2)
-                    yield shared + setting["balance"] * last[1]
+                    fitted = fits["apfl"](setting["refinement_ridge"] / unit**2)
+                    yield shared + setting["balance"] * fitted
 
     def _personal_fits(
         self, own: LeaveOneOut, hat: HatMatrix
     ) -> dict[str, Callable[[float], Floats]]:
         """Return leave-one-out predictions as functions of a setting, for the families in use."""
-        made: dict[str, Callable[[], Callable[[float], Floats]]] = {
+        made: dict[str, Callable[[], Curve]] = {
             "intercept": lambda: own.fit_residual(np.ones((len(own.samples), 1))),
             "fedhip": own.with_extra_weight,
             "apfl": lambda: own.fit_residual_with(hat),
@@ -214,8 +211,19 @@ class Candidates:
                 else own.alone(hat)
             ),
         }
-        families = {setting["family"] for setting in self.settings}
-        return {family: make() for family, make in made.items() if family in families}
+        unit = own.samples.features.space.unit
+        found = {}
+        for family, make in made.items():
+            names = {"fedhip": "alpha", "intercept": "strength", "apfl": "refinement_ridge"}
+            scale = 1 if family in ("fedhip", "intercept") else unit**2
+            values = [
+                setting[names.get(family, "ridge")] / scale
+                for setting in self.settings
+                if setting["family"] == family
+            ]
+            if values:
+                found[family] = at_once(make(), values, own.truth.size)
+        return found
 
     def shared(self, setting: Setting) -> Linear | NormalEquations:
         """Return the values that clients need for a model: a head, or for FedHiP the total."""

@@ -8,15 +8,18 @@ refitted models.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import scipy.linalg
+from scipy.linalg import lapack
 
 from fedgram.core.exact import gram_matrix
 from fedgram.core.samples import Array, Features, Floats, Integers, Labels, Samples
+from fedgram.errors import SolveError
 from fedgram.features.lift import Lift
 from fedgram.models.linear import Linear
 from fedgram.runtime import flops
@@ -30,7 +33,12 @@ BALANCES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 # From this number of features on, with this number of samples for each, rows are whitened in single
 # precision, unless a sample has at least this leverage.
 _WIDE, _MANY, _INFLUENTIAL = 1024, 4, 0.9
+_SCORES_AT_ONCE = 2**16  # of several settings
 _DETERMINED = 1e-10  # if 1 - leverage is below this, the sample alone determines its fitted value
+
+
+Setting = float | Floats  # one value, or several at once: scores then have a first axis for them
+Curve = Callable[[Setting], Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,23 +75,26 @@ class HatMatrix:
         spread, left = _eigen(products)
         return cls(left * np.sqrt(spread), spread)
 
-    def leverage(self, ridge: float) -> Floats:
+    def leverage(self, ridge: Setting) -> Floats:
         """Return the leverage of each sample: its weight in its own fitted value."""
-        weights: Floats = self._squares @ (1 / (self.spread + ridge))
-        return weights
+        return self._squares_with(1 / (self.spread + each(ridge)))
 
-    def fitting(self, targets: Floats) -> Callable[[float], Floats]:
+    def fitting(self, targets: Floats) -> Curve:
         """Return the fitted values of these targets as a function of the ridge."""
         with single_threaded_blas():
             inner = self.basis.T @ targets
 
-        def fitted(ridge: float) -> Floats:
-            flops.add(2 * self.basis.size * targets.shape[1])
+        def fitted(ridge: Setting) -> Floats:
+            flops.add(2 * self.basis.size * targets.shape[1] * np.size(ridge))
             with single_threaded_blas():
-                values: Floats = self.basis @ (inner / (self.spread + ridge)[:, None])
+                values: Floats = self.basis @ (inner / (self.spread + each(ridge))[..., None])
             return values
 
         return fitted
+
+    def _squares_with(self, weights: Floats) -> Floats:
+        with single_threaded_blas():
+            return products(self._squares, weights)
 
     @cached_property
     def _squares(self) -> Floats:
@@ -197,27 +208,27 @@ class LeaveOneOut:
         lengths = np.where(squares > _DETERMINED * before, np.sqrt(np.abs(squares)) / unit, 1.0)
         return self.shared() / lengths
 
-    def with_extra_weight(self) -> Callable[[float], Floats]:
+    def with_extra_weight(self) -> Curve:
         """Return the leave-one-out scores with extra weight `alpha` on own samples (FedHiP).
 
         ``P = M + (S + alpha F'F)^-1 alpha F'(Y - F M)`` is a ridge regression of the shared head's
         residual on whitened rows, with ridge 1 / alpha. The total weight of a sample in the shared
-        sum is 1 + alpha.
+        sum is 1 + alpha. Several weights at once are all greater than 0.
         """
         count, width = self.whitened.shape
         hat = HatMatrix.from_gram(self.hat) if count <= width else HatMatrix.of(self.whitened)
         fitted = hat.fitting(self.residual)
 
-        def scores(alpha: float) -> Floats:
-            if not alpha:
+        def scores(alpha: Setting) -> Floats:
+            if np.ndim(alpha) == 0 and not alpha:
                 return self.shared()
             residual = self.residual - fitted(1 / alpha)
-            leverage = (self.weight + alpha) / alpha * hat.leverage(1 / alpha)
-            return self.truth - residual / one_minus_leverage(leverage)[:, None]
+            leverage = (self.weight + each(alpha)) / each(alpha) * hat.leverage(1 / alpha)
+            return self.truth - residual / one_minus_leverage(leverage)[..., None]
 
         return scores
 
-    def fit_residual(self, rows: Array) -> Callable[[float], Floats]:
+    def fit_residual(self, rows: Array) -> Curve:
         """Return leave-one-out predictions of a ridge regression of the residual on `rows` (APFL).
 
         Without sample i the residual of the shared head at sample j is
@@ -225,25 +236,26 @@ class LeaveOneOut:
         """
         return self.fit_residual_with(HatMatrix.of(rows))
 
-    def alone(self, hat: HatMatrix) -> Callable[[float], Floats]:
+    def alone(self, hat: HatMatrix) -> Curve:
         """Return leave-one-out predictions of a head of own samples alone (`local`)."""
         fitted = hat.fitting(self.truth)
 
-        def scores(ridge: float) -> Floats:
-            own = hat.leverage(ridge)[:, None]
+        def scores(ridge: Setting) -> Floats:
+            own = hat.leverage(ridge)[..., None]
             return (fitted(ridge) - own * self.truth) / one_minus_leverage(own)
 
         return scores
 
-    def fit_residual_with(self, hat: HatMatrix) -> Callable[[float], Floats]:
+    def fit_residual_with(self, hat: HatMatrix) -> Curve:
         """Return `fit_residual` on the rows of this hat matrix."""
         fitted, shift = hat.fitting(self.residual), hat.basis * self._smoothed(hat.basis)
 
-        def scores(ridge: float) -> Floats:
+        def scores(ridge: Setting) -> Floats:
             own = hat.leverage(ridge)
-            moved = shift @ (1 / (hat.spread + ridge)) - own * self.leverage
-            others = fitted(ridge) - own[:, None] * self.residual + moved[:, None] * self.error
-            return others / one_minus_leverage(own)[:, None]
+            with single_threaded_blas():
+                moved = products(shift, 1 / (hat.spread + each(ridge))) - own * self.leverage
+            others = fitted(ridge) - own[..., None] * self.residual + moved[..., None] * self.error
+            return others / one_minus_leverage(own)[..., None]
 
         return scores
 
@@ -378,11 +390,65 @@ def one_minus_leverage(leverage: Floats) -> Floats:
     return np.where(rest > _DETERMINED, rest, np.nan)
 
 
+def at_once(curve: Curve, values: Sequence[float], size: int) -> Callable[[float], Floats]:
+    """Return the function of one setting whose scores are made for several settings at once.
+
+    Parameters
+    ----------
+    curve
+        The scores as a function of a setting.
+    values
+        The settings, in the order in which they are asked for.
+    size
+        Number of scores of one setting: of few scores more settings are made at once.
+    """
+    ordered = list(dict.fromkeys(values))
+    number = max(1, _SCORES_AT_ONCE // max(1, size))
+    made: dict[float, Floats] = {}
+
+    def scores(value: float) -> Floats:
+        if value not in made:
+            start = ordered.index(value)
+            some = ordered[start : start + number]
+            made.clear()
+            made.update(zip(some, curve(np.array(some)), strict=True))
+        return made[value]
+
+    return scores
+
+
+def each(setting: Setting) -> Floats:
+    """Return one or several values with a last axis for samples or eigenvalues."""
+    return np.asarray(setting, np.float64)[..., None]
+
+
+def products(matrix: Floats, vectors: Floats) -> Floats:
+    """Return the matrix times each of the vectors along the last axis."""
+    found: Floats = (matrix @ vectors[..., None])[..., 0]
+    return found
+
+
 def _eigen(symmetric: Floats) -> tuple[Floats, Floats]:
-    flops.add(9 * len(symmetric) ** 3)
+    count = len(symmetric)
+    flops.add(9 * count**3)
+    if not count:
+        return np.zeros(0), np.zeros((0, 0))
+    work, integers = _workspace(count)
     with single_threaded_blas():
-        values, vectors = scipy.linalg.eigh(symmetric, driver="evd", check_finite=False)
+        values, vectors, failed = lapack.dsyevd(symmetric, lower=1, lwork=work, liwork=integers)
+    if failed:
+        raise SolveError(
+            f"the eigenvalues of {count} samples were not found: features that are not numbers, or "
+            "too large; check the features"
+        )
     return np.maximum(values, 0.0), vectors
+
+
+@functools.lru_cache(maxsize=4096)
+def _workspace(count: int) -> tuple[int, int]:
+    """Return the sizes that LAPACK asks for: the sizes of its blocks depend on them."""
+    work, integers, _ = lapack.dsyevd_lwork(count, lower=1)
+    return int(work), int(integers)
 
 
 def _basis(rows: Floats) -> tuple[Floats, Floats]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,14 @@ from fedgram.core.targets import Targets
 from fedgram.features.grid import bias
 from fedgram.features.lift import Lift
 from fedgram.models.linear import Linear
-from fedgram.selection.leave_one_out import HatMatrix, correct, one_minus_leverage
+from fedgram.selection.leave_one_out import (
+    Curve,
+    HatMatrix,
+    Setting,
+    at_once,
+    correct,
+    one_minus_leverage,
+)
 
 # The smallest first: of equally good ridges the largest is selected.
 OWN_RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
@@ -74,10 +80,12 @@ def best_own_ridge(features: Features, labels: Labels, *, centered: bool = False
     if len(labels) < 2:
         return OWN_RIDGES[-1]
     targets = labels.onehot()
-    left_out = left_out_scores(HatMatrix.of(features.values), targets, centered=centered)
+    curve = left_out_scores(HatMatrix.of(features.values), targets, centered=centered)
+    stored = [ridge / features.space.unit**2 for ridge in OWN_RIDGES]
+    left_out = at_once(curve, stored, targets.size)
     best, least = OWN_RIDGES[-1], np.inf
-    for ridge in OWN_RIDGES:
-        scores = left_out(ridge / features.space.unit**2)
+    for ridge, own in zip(OWN_RIDGES, stored, strict=True):
+        scores = left_out(own)
         if isinstance(labels, Targets):
             wrong = float(np.sum(np.nan_to_num(targets - scores, nan=2.0) ** 2))
         else:
@@ -87,9 +95,7 @@ def best_own_ridge(features: Features, labels: Labels, *, centered: bool = False
     return best
 
 
-def left_out_scores(
-    hat: HatMatrix, targets: Floats, *, centered: bool
-) -> Callable[[float], Floats]:
+def left_out_scores(hat: HatMatrix, targets: Floats, *, centered: bool) -> Curve:
     """Return each sample's scores from the ridge regression of the others, by the ridge.
 
     If the mean is subtracted, the others have another mean than all: their targets all move by the
@@ -110,10 +116,10 @@ def left_out_scores(
     both = np.column_stack([targets - mean, np.ones(len(targets))])
     fitted = hat.fitting(both)
 
-    def scores(ridge: float) -> Floats:
-        leverage = hat.leverage(ridge)[:, None]
+    def scores(ridge: Setting) -> Floats:
+        leverage = hat.leverage(ridge)[..., None]
         alone = (fitted(ridge) - leverage * both) / one_minus_leverage(leverage)
-        found: Floats = others + alone[:, :-1] - (others - mean) * alone[:, -1:]
+        found: Floats = others + alone[..., :-1] - (others - mean) * alone[..., -1:]
         return found
 
     return scores
