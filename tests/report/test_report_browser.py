@@ -141,6 +141,19 @@ def test_no_table_is_cut_on_a_usual_screen(browser, report):
     assert cut == []
 
 
+def test_no_table_and_no_figure_is_cut_on_paper(browser, report):
+    at_width(browser, 717)  # A4 without the margins of the browser
+    browser.ask("Emulation.setEmulatedMedia", media="print")
+    browser.open(report.as_uri())
+    wide = browser.run(
+        """[...document.querySelectorAll('table, figure svg')]
+            .filter(one => one.getBoundingClientRect().right > innerWidth + 1)
+            .map(one => one.textContent.slice(0, 60))"""
+    )
+    browser.ask("Emulation.setEmulatedMedia", media="")
+    assert wide == []
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_words_in_charts_are_large_enough_and_do_not_touch(browser, report, width):
     at_width(browser, width, mobile=width == 390)
