@@ -160,6 +160,12 @@ def test_pages_import_what_is_public(page):
     assert found <= {"fedgram", "fedgram.checks"} | INTERNAL.get(page.name, set())
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_names_in_pages_exist(page):
+    named = set(re.findall(r"\bfg\.(\w+)", page.read_text("utf-8")))
+    assert named <= set(fg.__all__)
+
+
 def test_a_command_that_does_not_exist_is_found():
     (words,) = commands("fedgram run --metod afl  # a comment\n")
     with pytest.raises(click.NoSuchOption, match="--metod"):
