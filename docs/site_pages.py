@@ -35,6 +35,8 @@ PROJECT_PAGES = {
     "SECURITY.md": "project/security-policy",
     "CODE_OF_CONDUCT.md": "project/conduct",
 }
+# Pages whose title says too little in the list of all pages.
+LISTED = {"../README.md": "README <project/readme>"}
 # Public names by the package that they come from; a new package gets a line.
 GROUPS = {
     "data": "Data",
@@ -106,7 +108,8 @@ def with_toctrees(text: str) -> str:
     for heading, body in zip(parts[1::2], parts[2::2], strict=True):
         pages = re.findall(r"^\| \[[^\]]*\]\(([^)#]+\.md)\)", body, re.MULTILINE)
         places = [
-            PROJECT_PAGES.get(page.removeprefix("../"), page.removesuffix(".md"))
+            LISTED.get(page)
+            or PROJECT_PAGES.get(page.removeprefix("../"), page.removesuffix(".md"))
             for page in dict.fromkeys(pages)
         ]
         whole += [heading, body, f"\n{toctree(places, heading[3:])}\n" if places else ""]
