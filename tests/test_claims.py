@@ -140,6 +140,9 @@ def test_a_study_that_lacks_runs_is_named(records):
     assert "2 of its runs were not made" in lacking.command
     records.all_studies["fedacnnl-mlp"]["missing"] = 1
     assert "1 of its runs were not made" in found("fedacnnl-gain", records).command
+    rows = records.all_studies["fedhip-alpha"]["rows"]
+    rows[:] = [{**row, "method": "afl"} for row in rows]
+    assert "(without rows `fedhip`)" in records.command("fedhip-alpha")
 
 
 def test_rows_and_partitions_that_were_left_out_are_named(stored):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper_studies import studies
+from benchmarks.paper_studies import left_out, studies
 
 DOCS = Path(__file__).parents[2] / "docs"
 REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
@@ -83,9 +83,11 @@ class Records:
         return f"`{' '.join(line.split())}`{self.lacking(study)}"
 
     def lacking(self, study: str) -> str:
-        """Return how many runs of a study were not made, in words."""
+        """Return how many runs of a study were not made, and which rows its preset has too."""
         missing = self.all_studies[study]["missing"]
-        return f" ({missing} of its runs were not made)" if missing else ""
+        said = [f"{missing} of its runs were not made"] if missing else []
+        said += [f"without {part}" for part in left_out(self.all_studies[study]) if "rows" in part]
+        return f" ({'; '.join(said)})" if said else ""
 
 
 def _stored(name: str) -> Any:
