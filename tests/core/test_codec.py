@@ -17,7 +17,7 @@ from safetensors.numpy import load as unpacked
 from safetensors.numpy import save as packed
 
 from fedgram import Features, Grid, Lift, Linear, Space
-from fedgram.core import codec
+from fedgram.core import codec, disk_store
 from fedgram.core.codec import decode, digest, encode
 from fedgram.core.disk_store import DiskStore
 from fedgram.errors import DataError, FedgramError, UnknownTypeError
@@ -396,7 +396,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         codec.load(tmp_path / "other.st")
 
 
-def test_a_shelf_keeps_values_under_any_name_and_cleans_up():
+@pytest.mark.parametrize("most", [0, 20, 2**26])
+def test_a_shelf_keeps_values_under_any_name_and_cleans_up(monkeypatch, most):
+    """In memory, on disk, or some here and some there."""
+    monkeypatch.setattr(disk_store, "_MOST_HELD", most)
     names = ["client/1", "../up", "", "two words", "é"]
     with DiskStore() as shelf:
         for number, name in enumerate(names):
@@ -405,8 +408,9 @@ def test_a_shelf_keeps_values_under_any_name_and_cleans_up():
         assert list(shelf) == names
         assert shelf["client/1"] == 5
         assert [len(shelf[name]["n"]) for name in names[1:]] == [1, 2, 3, 4]
-    with pytest.raises(DataError):
-        shelf["é"]
+        assert shelf._bytes <= most
+        assert bool(shelf._held) == bool(most)
+    assert shelf._file.closed
 
 
 def test_nothing_is_kept_alive_by_encoding():

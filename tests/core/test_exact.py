@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.linalg import blas
 
 from fedgram import Features, Labels, Space, Statistics
+from fedgram.core import exact
 from fedgram.core.exact import Accumulator, exact_matmul
 from fedgram.core.kernels import blas as floats
 from fedgram.core.kernels.blas import EXACT_UP_TO, FLOAT32, FLOAT64, block_dtype, blocks
@@ -297,3 +298,18 @@ def test_one_sample_more_would_leave_64_bits():
 
 def test_plain_floats_are_not_limited():
     assert Space(width=1).most_samples == 2**63 - 1
+
+
+# Small matrices
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (1, 1), (9, 40), (40, 9)])
+def test_small_gram_matrices_are_those_of_large_ones(monkeypatch, shape):
+    rows = np.random.default_rng(0).integers(-127, 128, shape).astype(np.int8)
+    rows[:, :1] = 0
+    small = exact.gram_matrix(rows)
+    monkeypatch.setattr(exact, "_TINY", -1)
+    large = exact.gram_matrix(rows)
+    assert small.tobytes() == large.tobytes()
+    assert np.array_equal(small, rows.T.astype(int) @ rows.astype(int))
+    assert np.array_equal(exact.gram_matrix(rows.T), rows.astype(int) @ rows.T.astype(int))

@@ -273,11 +273,12 @@ def test_products_of_rows_and_tables_go_through_the_chosen_way(planted):
     planted(Counting())
     before = Counting.calls
     activated_matmul(values, signs, 127, table, out)
-    found = exact_matmul(values, signs, 127), gram_matrix(values.T)
+    found = exact_matmul(values, signs, 127), gram_matrix(values.repeat(9000, axis=1).T)
     assert Counting.calls == before + 3
     assert np.array_equal(out, values.sum(axis=1)[:, None] * [1, 1])
     assert np.array_equal(found[0], out)
-    assert np.array_equal(found[1], values.astype(float) @ values.T)
+    wide = values.repeat(9000, axis=1).astype(float)  # a small product has no way of its own
+    assert np.array_equal(found[1], wide @ wide.T)
 
 
 def test_nothing_heavy_is_imported_for_a_small_problem():

@@ -232,6 +232,17 @@ def size(value: Any) -> int:
     return _size(*_flatten(value), {})
 
 
+def array_bytes(value: Any) -> int:
+    """Return the bytes that the arrays of a value take in memory.
+
+    Examples
+    --------
+    >>> array_bytes([1, np.arange(3)])
+    24
+    """
+    return sum(array.nbytes for array in _flatten(value)[1].values())
+
+
 def counted(value: Any) -> int:
     """Return the number of bytes that a method needs to send for `value`.
 

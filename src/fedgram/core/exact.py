@@ -171,6 +171,9 @@ def activated_matmul(
     out[...] = table.take(products.astype(np.int64), mode="clip")
 
 
+_TINY = 2**17  # multiplications of a product
+
+
 def gram_matrix(rows: Array) -> Floats:
     """Return ``rows' rows`` as float64, exact for int8 rows; the caller counts the work.
 
@@ -186,6 +189,11 @@ def gram_matrix(rows: Array) -> Floats:
             matrix: Floats = real.T @ real
         return matrix
     width = rows.shape[1]
+    if rows.size * width <= _TINY:  # exact in any order; other ways take longer to begin
+        self_test(FLOAT64)
+        small = rows.astype(np.float64)
+        with single_threaded_blas():
+            return small.T @ small + 0.0  # no negative zeros
     packed = np.zeros(width * (width + 1) // 2, np.int64)
     way = chosen(rows.size * width)
     if rows.size:

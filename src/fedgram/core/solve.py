@@ -186,13 +186,28 @@ class Factors:
         ridges
             The ridges.
         """
-        narrow = grams.dtype == np.float32
-        return cls(
-            [
-                [Factor.of(gram, float(ridge), narrow=narrow).lower for ridge in ridges]
-                for gram in grams
-            ]
-        )
+        for ridge in ridges:
+            require_ridge(ridge)
+        matrices, width, _ = grams.shape
+        flops.add(width**3 // 3 * matrices * len(ridges))
+        shifted = np.repeat(grams[:, None], len(ridges), axis=1)
+        places = np.arange(width)
+        shifted[:, :, places, places] += np.array(ridges, grams.dtype)[:, None]
+        factorize = lapack.spotrf if grams.dtype == np.float32 else lapack.dpotrf
+        lower, pivots = [], np.empty((matrices, len(ridges), width), grams.dtype)
+        with single_threaded_blas():
+            for found, some in zip(pivots, shifted, strict=True):
+                row = [factorize(each.T, lower=1, clean=0, overwrite_a=1) for each in some]
+                if any(failed for _, failed in row):
+                    raise _singular(width, min(ridges), None)
+                for diagonal, (factor, _) in zip(found, row, strict=True):
+                    diagonal[:] = factor.diagonal()
+                lower.append([factor for factor, _ in row])
+        if width and matrices and ridges:
+            least = pivots.max(axis=2) * np.sqrt(width * np.finfo(grams.dtype).eps)
+            if not (pivots.min(axis=2) > least).all():
+                raise _singular(width, min(ridges), None)
+        return cls(lower)
 
     def solve(self, rhs: Array) -> Array:
         """Return ``(gram + ridge * I)^-1 rhs``, (matrices, ridges, d, columns)."""

@@ -87,7 +87,7 @@ class Federation(Protocol):
 
 
 def gather_to_disk(federation: Federation, step: Step[Total], store: DiskStore) -> Total:
-    """Gather replies, store each on disk and return their total; one is in memory at a time."""
+    """Gather and store replies, and return their total; beyond a limit they are stored on disk."""
     replies = federation.gather(step)
     client, total = next(replies)
     store[client] = total

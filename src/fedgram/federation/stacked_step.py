@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from fedgram.federation.client import Client
 from fedgram.federation.step import step
+from fedgram.runtime.threads import single_threaded_blas
 
 Method = TypeVar("Method")
 Broadcast = TypeVar("Broadcast")
@@ -39,7 +40,8 @@ class StackedStep(Generic[Reply]):
 
     def stacked(self, clients: Sequence[Client], broadcast: Any) -> list[Reply]:
         """Return the replies of the clients, in the order of the clients."""
-        return self._made(clients, broadcast)
+        with single_threaded_blas():  # set once, not for every small product
+            return self._made(clients, broadcast)
 
 
 class _Stacked(Generic[Reply]):

@@ -378,9 +378,12 @@ def _whitened(shared: NormalEquations, rows: Floats) -> Floats:
 
 
 def correct(scores: Floats, codes: Integers) -> Array:
-    """Return whether each sample is classified correctly; False if its score is NaN."""
-    own = scores[np.arange(len(codes)), codes]
-    found: Array = (scores.argmax(axis=1) == codes) & ~np.isnan(own)
+    """Return whether each sample is classified correctly; False if its score is NaN.
+
+    The scores are (samples, classes), or (settings, samples, classes).
+    """
+    own = scores[..., np.arange(len(codes)), codes]
+    found: Array = (scores.argmax(axis=-1) == codes) & ~np.isnan(own)
     return found
 
 

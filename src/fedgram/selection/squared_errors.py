@@ -17,6 +17,7 @@ from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.leave_one_out import correct
 
 _FURTHEST = 8.0 * LEVELS  # larger errors count as this, also of a sample that nothing predicts
+_SCORES_AT_ONCE = 2**16  # of several settings
 
 
 @codec.register("SquaredErrors/1")
@@ -105,4 +106,9 @@ def left_out_sums(scores: Sequence[Floats], labels: Labels) -> CorrectCounts | S
     """
     if isinstance(labels, Targets):
         return SquaredErrors.of(scores, labels)
-    return CorrectCounts.of(np.stack([correct(each, labels.codes) for each in scores], axis=1))
+    stacks = max(1, _SCORES_AT_ONCE // max(1, scores[0].size))
+    found = [
+        correct(np.stack(scores[first : first + stacks]), labels.codes)
+        for first in range(0, len(scores), stacks)
+    ]
+    return CorrectCounts.of(np.concatenate(found).T)
