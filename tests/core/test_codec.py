@@ -20,7 +20,9 @@ from fedgram import Features, Grid, Lift, Linear, Space
 from fedgram.core import codec, disk_store
 from fedgram.core.codec import decode, digest, encode
 from fedgram.core.disk_store import DiskStore
+from fedgram.core.weighted import Weighted
 from fedgram.errors import DataError, FedgramError, UnknownTypeError
+from fedgram.methods.scaffold import Corrected
 
 
 def crafted(header):
@@ -455,6 +457,19 @@ _values = st.recursive(
 @given(value=_values)
 def test_the_size_is_that_of_the_bytes(value):
     assert codec.size(value) == len(encode(value))
+
+
+def test_the_text_of_a_value_serves_the_next_only_if_arrays_alone_differ():
+    digests, one, two = codec.Digests(), np.array([1, 2]), np.array([3, 4])
+    plain = Weighted(weight=one, total=two, places=24)
+    values = [
+        *(plain, replace(plain, total=one), replace(plain, diverged=1), plain),
+        *(replace(plain, fine=two), replace(plain, fine=one), replace(plain, total=two[:1])),
+        *(replace(plain, total=two.astype(np.int8)), plain, [plain, plain], plain.weight),
+        *(Corrected(theta=plain), Corrected(theta=replace(plain, places=54))),
+    ]
+    for value in (*values, *reversed(values), *values[::2]):
+        assert digests(value) == digest(value)
 
 
 def test_digests_of_values_with_parts_in_common_are_those_of_single_values():

@@ -154,13 +154,13 @@ def test_so_it_does_with_every_option(options, plan, monkeypatch, no_time):
 def test_a_trained_model_is_scored_with_a_product_of_each_site(monkeypatch, no_time):
     """The last bits of a product of floats depend on its number of rows."""
     rows = []
-    scores = TrainedModel.__call__
+    score = TrainedModel._score
 
-    def noted(model, features):
-        rows.append(len(features))
-        return scores(model, features)
+    def noted(model, lifted, scores):
+        rows.append(len(lifted))
+        score(model, lifted, scores)
 
-    monkeypatch.setattr(TrainedModel, "__call__", noted)
+    monkeypatch.setattr(TrainedModel, "_score", noted)
     everybody = dealt()
     method = create_method("fedavg", rounds=1, rate=0.1)
     (shared,) = method.fit(InProcess(everybody.members))

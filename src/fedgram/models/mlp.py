@@ -7,7 +7,7 @@ that proximal terms, mixing, masking and averaging are vector operations.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -386,23 +386,37 @@ class TrainedModel:
     offset: Array = field(default_factory=lambda: np.zeros(0))
 
     def __call__(self, features: Features) -> Floats:
-        lifted = self.lift(features)
-        if lifted.space != self.space:
+        return self.of_each([features])
+
+    def of_each(self, parts: Sequence[Features]) -> Floats:
+        """Return the scores of several parts, one after the other, each with its own product.
+
+        The last bits of a product of floats depend on its number of rows: so they are those of
+        each part alone.
+        """
+        scores = np.empty((sum(map(len, parts)), len(self.classes)))
+        end = 0
+        with ignore_overflow():
+            for features in parts:
+                begin, end = end, end + len(features)
+                self._score(self.lift(features), scores[begin:end])
+            if self.offset.size:
+                scores += self.offset @ self.shape.layers(self.theta)[-1]
+        return scores
+
+    def _score(self, lifted: Features, scores: Floats) -> None:
+        """Set the scores of lifted features."""
+        if lifted.space is not self.space and lifted.space != self.space:
             raise MismatchError(
                 f"this model was made for other features: {self.space.difference(lifted.space)}; "
                 "use the same backbone, grid and lift"
             )
-        scores = np.empty((len(lifted), len(self.classes)))
-        with ignore_overflow():
-            for start in range(0, len(lifted), _ROWS_AT_A_TIME):
-                part = slice(start, start + _ROWS_AT_A_TIME)
-                values = lifted.values[part].astype(self.theta.dtype)
-                codes = np.zeros(len(values), np.int64)
-                rows = TrainingRows(values=values, codes=codes, unit=self.space.unit)
-                scores[part] = self.shape.logits(self.theta, rows)
-            if self.offset.size:
-                scores += self.offset @ self.shape.layers(self.theta)[-1]
-        return scores
+        for start in range(0, len(lifted), _ROWS_AT_A_TIME):
+            part = slice(start, start + _ROWS_AT_A_TIME)
+            values = lifted.values[part].astype(self.theta.dtype)
+            codes = np.zeros(len(values), np.int64)
+            rows = TrainingRows(values=values, codes=codes, unit=self.space.unit)
+            scores[part] = self.shape.logits(self.theta, rows)
 
 
 def matmul(left: Array, right: Array, scale: float, *, out: Array | None = None) -> Array:

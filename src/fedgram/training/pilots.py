@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -117,12 +118,12 @@ class Pilot:
     losses: tuple[float, ...] = ()
     error: float = 0.0
 
-    @property
+    @cached_property
     def loss(self) -> float:
         """Mean over the last rounds; infinite if training diverged."""
         return float(np.mean(self.losses[-AVERAGED:])) if self.losses else float("inf")
 
-    @property
+    @cached_property
     def rise(self) -> float:
         """The largest increase of the loss from an evaluated round to a later one."""
         lowest = np.minimum.accumulate(self.losses)
