@@ -349,7 +349,45 @@ def test_several_settings_at_once_give_the_same_as_one_after_the_other(monkeypat
         assert np.array_equal(curve(np.array(settings)), alone, equal_nan=True)
         for entries in (1, 2 * mine.labels.onehot().size, 2**16):
             monkeypatch.setattr(leave_one_out, "_SCORES_AT_ONCE", entries)
-            some = at_once(curve, settings, mine.labels.onehot().size)
+            some = at_once(curve, settings, mine.labels.onehot())
             for setting, wanted in zip(settings, alone, strict=True):
                 assert np.array_equal(some(setting), wanted, equal_nan=True)
                 assert some(setting) is some(setting)
+
+
+@pytest.mark.parametrize("samples", [0, 1, 2, 12, 70])
+@pytest.mark.parametrize("wide", [False, True])
+def test_predictions_of_a_client_do_not_depend_on_the_others_of_a_stack(monkeypatch, samples, wide):
+    """Also where some are whitened in single precision and others, of influence, in double."""
+    if wide:
+        monkeypatch.setattr(leave_one_out, "_WIDE", 2)
+        monkeypatch.setattr(leave_one_out, "_MANY", 0)
+        monkeypatch.setattr(leave_one_out, "_INFLUENTIAL", 0.35)
+    parts = [trainable().take(slice(k * samples, (k + 1) * samples)) for k in range(4)]
+    total = sum(Statistics.of(s.features, s.labels) for s in [*parts[1:], trainable()])
+    equations, in_total = NormalEquations(total=total, ridge=9.0), [True, False, True, True]
+
+    def all_of(own, hat):
+        settings = np.array([100.0, 3.0, 20.0])
+        if own.truth.ndim == 3:
+            settings = settings[:, None]
+        curves = own.with_extra_weight(), own.fit_residual_with(hat), own.alone(hat)
+        single = [own.shared(), own.leverage, own.hat]
+        return single, [curve(settings) for curve in curves]
+
+    found = {}
+    for order in ([0, 1, 2, 3], [3, 1, 0]):
+        some = [parts[k] for k in order]
+        heard = [in_total[k] for k in order]
+        for places, own in LeaveOneOut.stacks(some, equations, NONE, in_total=heard):
+            hat = HatMatrix.of(np.stack([some[place].features.values for place in places]))
+            single, curves = all_of(own, hat)
+            for row, place in enumerate(places):
+                mine = [each[row] for each in single] + [each[:, row] for each in curves]
+                found.setdefault(order[place], []).append(mine)
+    for k, part in enumerate(parts):
+        own = LeaveOneOut.of(part, equations, NONE, in_total=in_total[k])
+        single, curves = all_of(own, HatMatrix.of(part.features.values))
+        for mine in found[k]:
+            for one, other in zip(mine, [*single, *curves], strict=True):
+                assert np.array_equal(one, other, equal_nan=True)

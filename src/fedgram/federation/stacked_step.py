@@ -15,7 +15,7 @@ made by `numpy.matmul`, slice by slice, and sums are along the last axis.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from fedgram.federation.client import Client
@@ -25,6 +25,8 @@ from fedgram.runtime.threads import single_threaded_blas
 Method = TypeVar("Method")
 Broadcast = TypeVar("Broadcast")
 Reply = TypeVar("Reply")
+
+_ENTRIES_AT_A_TIME = 2**16  # more would leave the processor's cache
 
 
 class StackedStep(Generic[Reply]):
@@ -63,3 +65,27 @@ def stacked_step(
 ) -> Callable[[Method, Client, Broadcast], Reply]:
     """Turn a function that returns the replies of several clients into a step."""
     return cast(Callable[[Method, Client, Broadcast], Reply], _Stacked(function))
+
+
+def alike(samples: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Yield the places of clients with equally many samples, in stacks of bounded size.
+
+    Parameters
+    ----------
+    samples
+        Number of samples of each client.
+    size
+        Numbers for each sample.
+
+    Examples
+    --------
+    >>> list(alike([5, 2, 5, 0, 5], size=2**16 // 10))
+    [[0, 2], [4], [1], [3]]
+    """
+    groups: dict[int, list[int]] = {}
+    for place, count in enumerate(samples):
+        groups.setdefault(count, []).append(place)
+    for count, places in groups.items():
+        together = max(1, _ENTRIES_AT_A_TIME // max(1, count * size))
+        for start in range(0, len(places), together):
+            yield places[start : start + together]

@@ -78,7 +78,7 @@ class DualStream(ClosedForm[Linear | Tuned]):
         for ridge in self._ridges:
             second = refined(ridge / features.space.unit**2)
             columns += [own.shared() + b * second for b in self._balances]
-        return left_out_sums(columns, samples.labels)
+        return left_out_sums([column[None] for column in columns], [samples.labels])[0]
 
     def fit(self, federation: Federation) -> Iterator[Linear | Tuned]:
         total = federation.sum(self.statistics)

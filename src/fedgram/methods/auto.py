@@ -17,7 +17,7 @@ from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.federation.shared import Tuned, unwrap
-from fedgram.federation.stacked_step import stacked_step
+from fedgram.federation.stacked_step import alike, stacked_step
 from fedgram.federation.step import step
 from fedgram.federation.union_step import statistics_step, summed_step
 from fedgram.methods._closed_form import ClosedForm
@@ -213,26 +213,25 @@ class Auto(ClosedForm[Tuned]):
         zeros = np.zeros(len(weights), np.int64)
         nothing = PoolSums(slope=zeros, curvature=np.outer(zeros, zeros))
         found = [nothing] * len(clients)
-        alike: dict[int, list[int]] = {}  # clients with equally many samples
-        for k, client in enumerate(clients):
-            if "left_out" in client.state and len(client.state["left_out"]["codes"]):
-                alike.setdefault(len(client.state["left_out"]["codes"]), []).append(k)
-        for samples, group in alike.items():
-            together = max(1, _ENTRIES_AT_A_TIME // (samples * len(weights)))
-            for start in range(0, len(group), together):
-                some = group[start : start + together]
-                known = [clients[k].state["left_out"] for k in some]
-                terms = [
-                    np.concatenate([each["scores"][places], each["odds"][None]]) for each in known
-                ]
-                sums = PoolSums.of_each(
-                    np.nan_to_num(np.stack(terms).astype(np.float64)),
-                    np.stack([each["codes"] for each in known]),
-                    weights,
-                    np.stack([each["weights"] for each in known]),
-                )
-                for k, one in zip(some, sums, strict=True):
-                    found[k] = one
+        known = {
+            k: client.state["left_out"]
+            for k, client in enumerate(clients)
+            if "left_out" in client.state and len(client.state["left_out"]["codes"])
+        }
+        counts = [each["codes"].size for each in known.values()]
+        classes = max((each["odds"].shape[1] for each in known.values()), default=1)
+        for group in alike(counts, len(weights) * classes):
+            some = [list(known)[place] for place in group]
+            each = [known[k] for k in some]
+            terms = [np.concatenate([one["scores"][places], one["odds"][None]]) for one in each]
+            sums = PoolSums.of_each(
+                np.nan_to_num(np.stack(terms).astype(np.float64)),
+                np.stack([one["codes"] for one in each]),
+                weights,
+                np.stack([one["weights"] for one in each]),
+            )
+            for k, reply in zip(some, sums, strict=True):
+                found[k] = reply
         return found
 
     # At the server

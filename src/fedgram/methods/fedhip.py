@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from fedgram.core.codec import added_field
 from fedgram.core.disk_store import DiskStore
@@ -15,7 +17,7 @@ from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation, gather_to_disk
 from fedgram.federation.shared import PerClient, Tuned, unwrap
-from fedgram.federation.step import step
+from fedgram.federation.stacked_step import alike, stacked_step
 from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._tuning import select_best
 from fedgram.models.linear import Linear, Predictor, require_lift
@@ -83,20 +85,38 @@ class FedHiP(ClosedForm[NormalEquations | Tuned | PerClient]):
         if self.alpha != "auto" and not 0 <= self.alpha < float("inf"):
             raise ConfigError(f"alpha = {self.alpha}: use a finite weight >= 0, or 'auto'")
 
-    @step
-    def left_out(self, client: Client, equations: NormalEquations) -> CorrectCounts | SquaredErrors:
+    @stacked_step
+    def left_out(
+        self, clients: Sequence[Client], equations: NormalEquations
+    ) -> list[CorrectCounts | SquaredErrors]:
         """Count correct leave-one-out predictions; every ridge takes one factorization."""
-        tried = [
-            (self._personal_ridge(each), each["alpha"]) for each in self._tried(equations.ridge)
-        ]
-        left: dict[tuple[float, float], Floats] = {}
+        replies: dict[int, CorrectCounts | SquaredErrors] = {}
+        size = len(self._tried(equations.ridge)) * len(equations.classes)
+        for places in alike([len(client.samples) for client in clients], size):
+            some = [clients[place] for place in places]
+            sums = left_out_sums(
+                self._left_out_scores(some, equations), [client.samples.labels for client in some]
+            )
+            replies |= zip(places, sums, strict=True)
+        return [replies[place] for place in range(len(clients))]
+
+    def _left_out_scores(
+        self, clients: Sequence[Client], equations: NormalEquations
+    ) -> list[Floats]:
+        """Return the scores of each setting, (clients, samples, classes)."""
+        parts = [client.samples for client in clients]
+        in_total = [client.in_total for client in clients]
+        settings = self._tried(equations.ridge)
+        tried = [(self._personal_ridge(setting), setting["alpha"]) for setting in settings]
+        left = {each: np.empty((len(parts), *parts[0].labels.onehot().shape)) for each in tried}
         for ridge in dict.fromkeys(ridge for ridge, _ in tried):
-            other = equations.with_ridge(ridge)
-            own = LeaveOneOut.of(client.samples, other, self.lift, in_total=client.in_total)
             alphas = [alpha for each, alpha in tried if each == ridge]
-            extra = at_once(own.with_extra_weight(), [a for a in alphas if a], own.truth.size)
-            left |= {(ridge, a): extra(a) if a else own.shared() for a in alphas}
-        return left_out_sums([left[each] for each in tried], client.samples.labels)
+            other = equations.with_ridge(ridge)
+            for places, own in LeaveOneOut.stacks(parts, other, self.lift, in_total=in_total):
+                curve = at_once(own.with_extra_weight(), [a for a in alphas if a], own.truth)
+                for alpha in alphas:
+                    left[ridge, alpha][places] = curve(alpha) if alpha else own.shared()
+        return [left[each] for each in tried]
 
     def fit(self, federation: Federation) -> Iterator[NormalEquations | Tuned | PerClient]:
         at_server = self.solver == "server" or (self.solver == "auto" and not federation.private)

@@ -76,7 +76,7 @@ class Intercept(Method[Linear | Tuned]):
     @step
     def left_out(self, client: Client, sent: dict[str, Any]) -> CorrectCounts | SquaredErrors:
         scores = self.scores_left_out(client, sent)
-        return left_out_sums([scores], client.samples.labels)
+        return left_out_sums([scores[None]], [client.samples.labels])[0]
 
     def scores_left_out(self, client: Client, sent: dict[str, Any]) -> Floats:
         """Return the leave-one-out scores of each sample, exactly."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from fedgram.features.lift import Lift
 from fedgram.federation.client import Client
 from fedgram.federation.protocol import Federation
 from fedgram.federation.shared import Tuned, unwrap
-from fedgram.federation.step import step
+from fedgram.federation.stacked_step import alike, stacked_step
 from fedgram.methods._closed_form import ClosedForm
 from fedgram.methods._tuning import select_best
 from fedgram.models.adjusted import Shifted
@@ -26,8 +26,9 @@ from fedgram.selection.class_prior import (
     log_odds,
 )
 from fedgram.selection.correct_counts import CorrectCounts
-from fedgram.selection.leave_one_out import LeaveOneOut, correct
+from fedgram.selection.leave_one_out import LeaveOneOut
 from fedgram.selection.normal_equations import NormalEquations
+from fedgram.selection.squared_errors import correct_sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,20 +70,34 @@ class Prior(ClosedForm[HeadWithClassCounts | Tuned]):
         if not 0 < self.smoothing < float("inf"):
             raise ConfigError(f"smoothing = {self.smoothing}: use a number > 0")
 
-    @step
-    def left_out(self, client: Client, equations: NormalEquations) -> CorrectCounts:
-        in_total = client.in_total
-        own = LeaveOneOut.of(client.samples, equations, self.lift, in_total=in_total)
-        odds = left_out_log_odds(
-            own.codes,
-            counts_of(client.samples.labels),
-            class_counts(equations.total)[0],
-            self.smoothing,
-            in_total=in_total,
-        )
-        return CorrectCounts.of(
-            np.stack([correct(own.shared() + odds / t, own.codes) for t in TEMPERATURES], axis=1)
-        )
+    @stacked_step
+    def left_out(
+        self, clients: Sequence[Client], equations: NormalEquations
+    ) -> list[CorrectCounts]:
+        counts = class_counts(equations.total)[0]
+        replies: dict[int, CorrectCounts] = {}
+        size = len(TEMPERATURES) * len(equations.classes)
+        for places in alike([len(client.samples) for client in clients], size):
+            parts = [clients[place].samples for place in places]
+            in_total = [clients[place].in_total for place in places]
+            stacks = LeaveOneOut.stacks(parts, equations, self.lift, in_total=in_total)
+            for some, own in stacks:
+                odds = np.stack(
+                    [
+                        left_out_log_odds(
+                            parts[k].labels.codes,
+                            counts_of(parts[k].labels),
+                            counts,
+                            self.smoothing,
+                            in_total=in_total[k],
+                        )
+                        for k in some
+                    ]
+                )
+                scores = [own.shared() + odds / t for t in TEMPERATURES]
+                sums = correct_sums(scores, own.codes)
+                replies |= {places[k]: one for k, one in zip(some, sums, strict=True)}
+        return [replies[place] for place in range(len(clients))]
 
     def fit(self, federation: Federation) -> Iterator[HeadWithClassCounts | Tuned]:
         total = federation.sum(self.statistics)

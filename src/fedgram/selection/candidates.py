@@ -222,7 +222,7 @@ class Candidates:
                 if setting["family"] == family
             ]
             if values:
-                found[family] = at_once(make(), values, own.truth.size)
+                found[family] = at_once(make(), values, own.truth)
         return found
 
     def shared(self, setting: Setting) -> Linear | NormalEquations:

@@ -106,7 +106,7 @@ def log_odds(own: Floats, federation: Floats, smoothing: float) -> Floats:
     Parameters
     ----------
     own
-        Class counts of the client.
+        Class counts of the client, along the last axis.
     federation
         Class counts of all clients.
     smoothing
@@ -117,8 +117,10 @@ def log_odds(own: Floats, federation: Floats, smoothing: float) -> Floats:
     >>> log_odds(np.array([3.0, 3.0]), np.array([50.0, 50.0]), 1.0)
     array([0., 0.])
     """
-    shares = np.maximum(federation, _ABSENT) / max(1.0, federation.sum())
-    odds: Floats = np.log((own / shares + smoothing) / (own.sum() + smoothing))
+    total = np.maximum(1.0, federation.sum(axis=-1, keepdims=True))
+    shares = np.maximum(federation, _ABSENT) / total
+    samples = own.sum(axis=-1, keepdims=True)
+    odds: Floats = np.log((own / shares + smoothing) / (samples + smoothing))
     return odds
 
 
@@ -140,12 +142,11 @@ def left_out_log_odds(
     in_total
         Whether the client's samples are in the federation's class counts.
     """
-    rows = np.zeros((len(own), len(own)))
-    for code in np.unique(codes):
-        one = np.zeros(len(own))
-        one[code] = 1
-        rows[code] = log_odds(own - one, federation - one if in_total else federation, smoothing)
-    return rows[codes]
+    present, places = np.unique(codes, return_inverse=True)
+    one = np.zeros((len(present), len(own)))
+    one[np.arange(len(present)), present] = 1
+    odds = log_odds(own - one, federation - one if in_total else federation, smoothing)
+    return odds[places]
 
 
 @codec.register("PriorEvidence/1")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -55,12 +55,14 @@ class HatMatrix:
     (array([0.5]), array([[1.]]))
     """
 
-    basis: Floats  # (samples, rank)
+    basis: Floats  # (samples, rank), after an axis for clients if there are several
     spread: Floats  # (rank,)
 
     @classmethod
     def of(cls, rows: Array) -> HatMatrix:
         """Decompose the smaller of ``rows rows'`` and ``rows' rows``; int8 rows are the fastest."""
+        if rows.ndim == 3:
+            return cls._stacked([cls.of(each) for each in rows])
         count, width = rows.shape
         flops.add(2 * count * width * min(count, width))
         if count <= width:
@@ -71,9 +73,19 @@ class HatMatrix:
 
     @classmethod
     def from_gram(cls, products: Floats) -> HatMatrix:
-        """Decompose ``rows rows'``."""
+        """Decompose ``rows rows'``, of one client or of several."""
+        if products.ndim == 3:
+            return cls._stacked([cls.from_gram(each) for each in products])
         spread, left = _eigen(products)
         return cls(left * np.sqrt(spread), spread)
+
+    @classmethod
+    def _stacked(cls, each: Sequence[HatMatrix]) -> HatMatrix:
+        """Return the hat matrices of several clients, each in the memory order of its own."""
+        spread = np.stack([one.spread for one in each])
+        if all(one.basis.flags.f_contiguous for one in each):
+            return cls(np.stack([one.basis.T for one in each]).swapaxes(1, 2), spread)
+        return cls(np.stack([one.basis for one in each]), spread)
 
     def leverage(self, ridge: Setting) -> Floats:
         """Return the leverage of each sample: its weight in its own fitted value."""
@@ -82,10 +94,10 @@ class HatMatrix:
     def fitting(self, targets: Floats) -> Curve:
         """Return the fitted values of these targets as a function of the ridge."""
         with single_threaded_blas():
-            inner = self.basis.T @ targets
+            inner = self.basis.swapaxes(-1, -2) @ targets
 
         def fitted(ridge: Setting) -> Floats:
-            flops.add(2 * self.basis.size * targets.shape[1] * np.size(ridge))
+            flops.add(2 * self.basis.size * targets.shape[-1] * np.size(ridge))
             with single_threaded_blas():
                 values: Floats = self.basis @ (inner / (self.spread + each(ridge))[..., None])
             return values
@@ -106,10 +118,17 @@ class HatMatrix:
 class LeaveOneOut:
     """Leave-one-out predictions for a client's samples, under a shared head.
 
+    Those of several clients with equally many samples have a first axis for the clients (`stacks`);
+    one client's do not depend on the others.
+
     Parameters
     ----------
     samples
-        The client's samples.
+        The client's samples; of several clients those of the first.
+    truth
+        One row per sample with a 1 in the column of its class, (samples, classes).
+    codes
+        The class codes of the samples.
     residual
         Residual of the shared head, (samples, classes).
     whitened
@@ -120,6 +139,8 @@ class LeaveOneOut:
     """
 
     samples: Samples
+    truth: Floats
+    codes: Integers
     residual: Floats
     whitened: Floats
     weight: Floats
@@ -147,36 +168,66 @@ class LeaveOneOut:
         in_total
             Whether the samples are in the shared sum, or the weight of each sample in the sum.
         """
+        if isinstance(shared, NormalEquations):
+            ((_, own),) = cls.stacks([samples], shared, lift, in_total=[in_total])
+            return own._first()
         truth = samples.labels.onehot()
-        if isinstance(shared, Linear):
-            return cls(
-                samples=samples,
-                residual=truth - shared(samples.features),
-                whitened=np.zeros((len(samples), 0)),
-                weight=np.zeros(len(samples)),
+        return cls(
+            samples=samples,
+            truth=truth,
+            codes=samples.labels.codes,
+            residual=truth - shared(samples.features),
+            whitened=np.zeros((len(samples), 0)),
+            weight=np.zeros(len(samples)),
+        )
+
+    @classmethod
+    def stacks(
+        cls,
+        parts: Sequence[Samples],
+        shared: NormalEquations,
+        lift: Lift,
+        *,
+        in_total: Sequence[bool | Floats],
+    ) -> Iterator[tuple[list[int], LeaveOneOut]]:
+        """Yield the leave-one-out predictions of several clients, with their places in `parts`.
+
+        Parameters
+        ----------
+        parts
+            The samples of clients that have equally many.
+        shared, lift, in_total
+            As in `of`, `in_total` for each client.
+        """
+        rows = [shared.rows(part, lift) for part in parts]
+        white = [_whitened(shared, each) for each in rows]
+        for kind in dict.fromkeys(each.dtype for each in white):
+            places = [place for place, each in enumerate(white) if each.dtype == kind]
+            truth = np.stack([parts[place].labels.onehot() for place in places])
+            with single_threaded_blas():
+                residual = truth - np.stack([rows[place] for place in places]) @ shared.head
+            weights = [np.asarray(in_total[place], np.float64) for place in places]
+            yield (
+                places,
+                cls(
+                    samples=parts[places[0]],
+                    truth=truth,
+                    codes=np.stack([parts[place].labels.codes for place in places]),
+                    residual=residual,
+                    whitened=np.stack([white[place] for place in places]),
+                    weight=np.stack([np.broadcast_to(each, truth.shape[1]) for each in weights]),
+                ),
             )
-        rows = shared.rows(samples, lift)
-        with single_threaded_blas():
-            residual = truth - rows @ shared.head
-        white = _whitened(shared, rows)
-        weight = np.broadcast_to(np.asarray(in_total, np.float64), len(samples))
-        return cls(samples=samples, residual=residual, whitened=white, weight=weight)
 
-    @cached_property
-    def truth(self) -> Floats:
-        """One row per sample with a 1 in the column of its class."""
-        truth: Floats = self.samples.labels.onehot()
-        return truth
-
-    @property
-    def codes(self) -> Integers:
-        """The class codes of the samples."""
-        return self.samples.labels.codes
+    def _first(self) -> LeaveOneOut:
+        """Return the predictions of the first client, without an axis for clients."""
+        arrays = ("truth", "codes", "residual", "whitened", "weight")
+        return replace(self, **{name: getattr(self, name)[0] for name in arrays})
 
     @cached_property
     def leverage(self) -> Floats:
         """The leverage of each sample in the shared head."""
-        squares = np.einsum("ij,ij->i", self.whitened, self.whitened).astype(np.float64)
+        squares = np.einsum("...ij,...ij->...i", self.whitened, self.whitened).astype(np.float64)
         weights: Floats = self.weight * squares
         return weights
 
@@ -184,7 +235,7 @@ class LeaveOneOut:
     def error(self) -> Floats:
         """The leave-one-out error of the shared head at each sample."""
         # e_i / (1 - h_i)
-        return self.residual / one_minus_leverage(self.leverage)[:, None]
+        return self.residual / one_minus_leverage(self.leverage)[..., None]
 
     def shared(self) -> Floats:
         """Return the leave-one-out scores of the shared head."""
@@ -215,7 +266,7 @@ class LeaveOneOut:
         residual on whitened rows, with ridge 1 / alpha. The total weight of a sample in the shared
         sum is 1 + alpha. Several weights at once are all greater than 0.
         """
-        count, width = self.whitened.shape
+        count, width = self.whitened.shape[-2:]
         hat = HatMatrix.from_gram(self.hat) if count <= width else HatMatrix.of(self.whitened)
         fitted = hat.fitting(self.residual)
 
@@ -262,21 +313,21 @@ class LeaveOneOut:
     @cached_property
     def hat(self) -> Floats:
         """The hat matrix of the shared head, for samples of weight one."""
-        flops.add(len(self.whitened) ** 2 * self.whitened.shape[1])
+        flops.add(self.whitened.shape[-2] * self.whitened.size)
         with single_threaded_blas():
-            products: Floats = (self.whitened @ self.whitened.T).astype(np.float64, copy=False)
-        return products
+            found: Floats = self.whitened @ self.whitened.swapaxes(-1, -2)
+        return found.astype(np.float64, copy=False)
 
     def _smoothed(self, basis: Floats) -> Floats:
         """Return weighted products of whitened rows times `basis`, in the cheaper order."""
-        count, width = self.whitened.shape
-        flops.add(2 * count * basis.shape[1] * min(count, 2 * width))
+        count, width = self.whitened.shape[-2:]
+        flops.add(2 * basis.size * min(count, 2 * width))
         with single_threaded_blas():
             if count <= width:
                 product: Floats = self.hat @ basis
             else:
-                product = self.whitened @ (self.whitened.T @ basis)
-        return self.weight[:, None] * product
+                product = self.whitened @ (self.whitened.swapaxes(-1, -2) @ basis)
+        return self.weight[..., None] * product
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -380,9 +431,11 @@ def _whitened(shared: NormalEquations, rows: Floats) -> Floats:
 def correct(scores: Floats, codes: Integers) -> Array:
     """Return whether each sample is classified correctly; False if its score is NaN.
 
-    The scores are (samples, classes), or (settings, samples, classes).
+    The scores have a last axis for classes, those before the codes' axes are for settings.
     """
-    own = scores[..., np.arange(len(codes)), codes]
+    own = np.take_along_axis(scores, np.broadcast_to(codes, scores.shape[:-1])[..., None], axis=-1)[
+        ..., 0
+    ]
     found: Array = (scores.argmax(axis=-1) == codes) & ~np.isnan(own)
     return found
 
@@ -393,7 +446,7 @@ def one_minus_leverage(leverage: Floats) -> Floats:
     return np.where(rest > _DETERMINED, rest, np.nan)
 
 
-def at_once(curve: Curve, values: Sequence[float], size: int) -> Callable[[float], Floats]:
+def at_once(curve: Curve, values: Sequence[float], like: Floats) -> Callable[[float], Floats]:
     """Return the function of one setting whose scores are made for several settings at once.
 
     Parameters
@@ -402,11 +455,11 @@ def at_once(curve: Curve, values: Sequence[float], size: int) -> Callable[[float
         The scores as a function of a setting.
     values
         The settings, in the order in which they are asked for.
-    size
-        Number of scores of one setting: of few scores more settings are made at once.
+    like
+        An array of the scores' shape: of few scores more settings are made at once.
     """
     ordered = list(dict.fromkeys(values))
-    number = max(1, _SCORES_AT_ONCE // max(1, size))
+    number = max(1, _SCORES_AT_ONCE // max(1, like.size))
     made: dict[float, Floats] = {}
 
     def scores(value: float) -> Floats:
@@ -414,7 +467,8 @@ def at_once(curve: Curve, values: Sequence[float], size: int) -> Callable[[float
             start = ordered.index(value)
             some = ordered[start : start + number]
             made.clear()
-            made.update(zip(some, curve(np.array(some)), strict=True))
+            several = np.array(some).reshape(-1, *(1,) * (like.ndim - 2))  # before axes of clients
+            made.update(zip(some, curve(several), strict=True))
         return made[value]
 
     return scores

@@ -82,7 +82,7 @@ def best_own_ridge(features: Features, labels: Labels, *, centered: bool = False
     targets = labels.onehot()
     curve = left_out_scores(HatMatrix.of(features.values), targets, centered=centered)
     stored = [ridge / features.space.unit**2 for ridge in OWN_RIDGES]
-    left_out = at_once(curve, stored, targets.size)
+    left_out = at_once(curve, stored, targets)
     best, least = OWN_RIDGES[-1], np.inf
     for ridge, own in zip(OWN_RIDGES, stored, strict=True):
         scores = left_out(own)

@@ -94,21 +94,43 @@ class SquaredErrors(Additive):
         return int(self.accuracy.argmax())
 
 
-def left_out_sums(scores: Sequence[Floats], labels: Labels) -> CorrectCounts | SquaredErrors:
+def left_out_sums(
+    scores: Sequence[Floats], labels: Sequence[Labels]
+) -> list[CorrectCounts | SquaredErrors]:
     """Return what is summed over clients to select a setting.
 
     Parameters
     ----------
     scores
-        Leave-one-out scores of each setting.
+        Leave-one-out scores of each setting, (clients, samples, classes): of clients that have
+        equally many samples.
     labels
-        The truth: of classes, correct predictions are counted; of numbers, errors are squared.
+        The truth of each client: of classes, correct predictions are counted; of numbers, errors
+        are squared.
     """
-    if isinstance(labels, Targets):
-        return SquaredErrors.of(scores, labels)
+    numbers = [each for each in labels if isinstance(each, Targets)]
+    if numbers:
+        return [
+            SquaredErrors.of([each[place] for each in scores], truth)
+            for place, truth in enumerate(numbers)
+        ]
+    return [*correct_sums(scores, np.stack([each.codes for each in labels]))]
+
+
+def correct_sums(scores: Sequence[Floats], codes: Integers) -> list[CorrectCounts]:
+    """Return the counts of correct predictions of clients with equally many samples.
+
+    Parameters
+    ----------
+    scores
+        Leave-one-out scores of each setting, (clients, samples, classes).
+    codes
+        Class codes, (clients, samples).
+    """
     stacks = max(1, _SCORES_AT_ONCE // max(1, scores[0].size))
-    found = [
-        correct(np.stack(scores[first : first + stacks]), labels.codes)
-        for first in range(0, len(scores), stacks)
+    parts = [np.stack(scores[k : k + stacks]) for k in range(0, len(scores), stacks)]
+    counts = np.concatenate([correct(part, codes).sum(axis=-1) for part in parts])
+    return [
+        CorrectCounts(samples=np.array([codes.shape[1]]), correct=counts[None, :, place].copy())
+        for place in range(len(codes))
     ]
-    return CorrectCounts.of(np.concatenate(found).T)
