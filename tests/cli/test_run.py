@@ -271,8 +271,14 @@ def test_calibrated_models_give_probabilities(tmp_path):
     first = done("predict", model, tmp_path / "new.npz").stdout.splitlines()
     assert first[0].startswith("item,label,name,probability_0,")
     assert sum(float(cell) for cell in first[1].split(",")[3:]) == pytest.approx(1, abs=1e-4)
+    shared = tmp_path / "afl" / "shared.safetensors"  # afl: the same model
+    assert done("predict", shared, tmp_path / "new.npz").stdout.splitlines() == first
     result = done("export", model, "--to", "safetensors", "-o", tmp_path / "e")
     assert "to scores and probabilities" in result.stdout
+    done("personalize", shared, "digits", "-o", tmp_path / "own")
+    assert codec.load(tmp_path / "own").calibration == held.calibration
+    done("personalize", shared, "digits", "-o", tmp_path / "other", "-s", "method.afl.ridge=3")
+    assert not isinstance(codec.load(tmp_path / "other"), SavedModel)
 
 
 def test_models_of_raw_columns_take_raw_columns(tmp_path):

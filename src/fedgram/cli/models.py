@@ -67,7 +67,8 @@ def personalize(
         site = Client(id="site", train=samples, valid=samples.take([]))
         model = method.personalize(site, part_for(common, site.id))
     schema = held.schema or load_schema(data)
-    codec.save(out, saved(replace(held, model=model, schema=schema)))
+    known = None if changes.get(made_by) else held.calibration  # of the settings of the run
+    codec.save(out, saved(replace(held, model=model, schema=schema, calibration=known)))
     write_personal_card(out, model, published, len(samples))
     say(f"{out}: a personal model from {len(samples)} samples")
 

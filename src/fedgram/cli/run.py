@@ -16,6 +16,7 @@ from fedgram.cli.completion import complete_keys, complete_methods
 from fedgram.cli.root import OneOf, main, say
 from fedgram.cli.screen import OnReply, OnRound, print_runs, print_seeds, progress
 from fedgram.core import codec
+from fedgram.core.targets import outputs_named
 from fedgram.data.dataset import Dataset
 from fedgram.data.sources import load_schema
 from fedgram.errors import ConfigError, DataError
@@ -31,6 +32,7 @@ from fedgram.experiments.run_record import RunRecord
 from fedgram.export.card import write_run_card
 from fedgram.federation.federated_dataset import FederatedDataset, federate
 from fedgram.federation.method import method_name
+from fedgram.federation.shared import Published
 from fedgram.models.model import Calibration
 from fedgram.models.saved import SavedModel, opened, saved
 from fedgram.tracking import track
@@ -219,9 +221,8 @@ class _Runs:
         found: list[Calibration] = []
 
         def prepared(model: Any) -> Any:
-            personal = callable(model) and not hasattr(model, "probabilities")
-            personal = personal and settings.data.task != "regression"
-            if settings.calibrate and personal and not found:
+            calibrated = settings.calibrate and _gives_scores(model)
+            if calibrated and not found:
                 seed = settings.engine.seed
                 found.append(calibration(settings.make(name), federation, seed=seed))
             return saved(
@@ -230,7 +231,7 @@ class _Runs:
                     schema=self._schema,
                     standardization=None if inputs is None else inputs.standardization,
                     columns=() if inputs is None else inputs.columns,
-                    calibration=found[0] if found and personal else None,
+                    calibration=found[0] if calibrated else None,
                 )
             )
 
@@ -277,6 +278,13 @@ class _Runs:
                 f"command without them; to write them: {again}",
                 err=True,
             )
+
+
+def _gives_scores(model: Any) -> bool:
+    """Whether a model, or the model in what is shared, gives scores of classes only."""
+    predictor = model.predictor() if isinstance(model, Published) else model
+    numbers = outputs_named(getattr(predictor, "classes", ()))
+    return callable(predictor) and not hasattr(predictor, "probabilities") and not numbers
 
 
 def _have_probabilities(folder: Path) -> bool:
