@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fedgram.core import codec
-from fedgram.data.sources import load_dataset
 from fedgram.deploy.server import run_federation
 from fedgram.deploy.settings import plain_grid, read_federation
 from fedgram.deploy.site import simulated
@@ -101,7 +100,7 @@ def offices(config: Config, folder: Path) -> dict[int, SiteEndpoint]:
 
 
 def members(config: Config) -> list[Site]:
-    return list(federate(load_dataset(config.data.source), config.data, config.grid).members)
+    return list(federate(config.data.load(), config.data, config.grid).members)
 
 
 def office_of(site: Site, config: Config, folder: Path, **changed: object) -> SiteEndpoint:
@@ -134,7 +133,7 @@ def served(tmp_path, *methods, fault=None, **more):
 
 def in_process(config, name, some=None, record=None):
     """Run a method in this process, on some of the sites that the data are dealt to."""
-    everybody = federate(load_dataset(config.data.source), config.data, config.grid)
+    everybody = federate(config.data.load(), config.data, config.grid)
     if some is not None:
         here = [site if isinstance(site, Site) else _named(everybody, site) for site in some]
         everybody = replace(everybody, members=here)

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from fedgram.cli import main
 from fedgram.core import codec
 from fedgram.data.sources import load_dataset
-from fedgram.deploy.settings import read_federation, read_site
-from fedgram.errors import ConfigError, DataError
+from fedgram.errors import DataError
 
 
 @pytest.fixture
@@ -123,16 +122,10 @@ def test_combinations_that_a_regression_does_not_have_are_refused_by_name(here):
         done = command(*words)
         assert done.exit_code == 2, done.output
         assert text in done.output
-    words = "contributions and federations of sites are of classes"
+    words = "contributions are of classes"
     done = command("contribute", "doses.npz", "--client", "north", "-o", "north.contribution")
     assert done.exit_code == 3
     assert words in done.output
-    Path("site.toml").write_text("name = 'north'\n[data]\ntask = 'regression'\n", "utf-8")
-    with pytest.raises(ConfigError, match="federations of sites are of classes"):
-        read_site(Path("site.toml"))
-    Path("federation.toml").write_text("[data]\ntask = 'regression'\n", "utf-8")
-    with pytest.raises(ConfigError, match="federations of sites are of classes"):
-        read_federation(Path("federation.toml"))
 
 
 def test_a_partition_of_numbers_shows_groups(here):

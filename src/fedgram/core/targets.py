@@ -238,6 +238,20 @@ def outputs_named(classes: Sequence[str]) -> tuple[Output, ...]:
     return tuple(found)
 
 
+def labels_of(codes: Integers, classes: tuple[str, ...]) -> Labels:
+    """Return labels with these codes; for the texts of outputs, outputs in the middle of ranges.
+
+    Examples
+    --------
+    >>> type(labels_of(np.zeros(2, np.int64), ("dose in [0.0, 100.0]",))).__name__
+    'Targets'
+    """
+    outputs = outputs_named(classes)
+    if not outputs:
+        return Labels(codes, classes)
+    return Targets.fixed_point(np.zeros((len(codes), len(outputs)), np.int64), outputs)
+
+
 def real(outputs: Sequence[Output], values: Array) -> Floats:
     """Return outputs in the units of `Targets.onehot`, (samples, outputs), as real values."""
     columns = [output.real(values[:, k] * LEVELS) for k, output in enumerate(outputs)]

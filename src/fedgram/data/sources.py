@@ -435,7 +435,7 @@ def _codes(y: Array, name: str) -> Integers:
             raise DataError(
                 f"{name}: y: expected integer class codes from 0, got {y.dtype} values "
                 "(for numbers use data.task=regression of 'fedgram run', or task='regression' in "
-                "Python; contributions and federations of sites are of classes)"
+                "Python; contributions are of classes)"
             )
     codes: Integers = y.astype(np.int64)
     return codes

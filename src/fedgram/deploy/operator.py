@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
 from fedgram.data.partition import partition
-from fedgram.data.sources import load_dataset as load_data
 from fedgram.deploy.flower import adapter, gate
 from fedgram.deploy.flower.state import DATABASE, clean
 from fedgram.deploy.folders import Address, Project, SiteFolder
@@ -300,7 +299,8 @@ def _simulated(project: Project, folder: Path) -> int:
     """Write the settings of a simulation; return the number of its sites."""
     config, rules = read_federation(project.settings)
     name = found(config.data.source, project.server)
-    clients = sum(not share.holdout for share in partition(load_data(name), config.data))
+    data = replace(config.data, source=name)
+    clients = sum(not share.holdout for share in partition(data.load(), data))
     settings = config.to_dict()
     settings["data"]["source"] = str(Path(name).resolve()) if Path(name).exists() else name
     # Simulated sites have other names than the real ones: all names are allowed.

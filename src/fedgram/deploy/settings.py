@@ -18,10 +18,6 @@ from fedgram.features.grid import Grid
 from fedgram.runtime.settings import build, propose
 from fedgram.runtime.text import clean_name
 
-NOT_OF_NUMBERS = (
-    "data.task = 'regression': federations of sites are of classes; try a regression with 'fedgram "
-    "run', or leave the task out"
-)
 NODES = "nodes.json"  # which node is which site, by their registered keys
 
 
@@ -122,8 +118,6 @@ def read_federation(path: Path) -> tuple[Config, FederationRules]:
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: federation: expected a table")
     config = configuration.read(settings)
-    if config.data.task == REGRESSION:
-        raise ConfigError(f"{path}: {NOT_OF_NUMBERS}")
     for name in config.methods:
         if name.endswith(".py"):
             raise ConfigError(
@@ -161,8 +155,11 @@ def read_site(path: Path) -> SiteSettings:
         raise ConfigError(f"{path}: share = {share!r}: expected an integer >= 0")
     folder = path.resolve().parent
     data = _table(settings, "data", path)
-    if data.get("task") == REGRESSION:
-        raise ConfigError(f"{path}: {NOT_OF_NUMBERS}")
+    if data.get("task") == REGRESSION and "output_range" not in data:
+        raise ConfigError(
+            f"{path}: data.output_range: expected the range that all sites agreed on, such as "
+            "output_range = [0, 100]; a range taken from the data of one site fits no other"
+        )
     raw = _table(settings, "features", path)
     if isinstance(data.get("source"), str):
         data["source"] = found(data["source"], folder)

@@ -10,7 +10,6 @@ import numpy as np
 from fedgram.data.dataset import TEST, TRAIN, VALID
 from fedgram.data.items import Columns, read_items
 from fedgram.data.partition import fixed_split
-from fedgram.data.sources import load_dataset
 from fedgram.deploy.folders import SiteFolder, federation_digest
 from fedgram.deploy.settings import Raw, SiteSettings, found, plain_grid
 from fedgram.engines.remote.policy import SitePolicy
@@ -63,7 +62,7 @@ def simulated(config: Config, share: int, folder: Path) -> SiteEndpoint:
     folder
         Folder for the caches of simulated sites.
     """
-    clients = federate(load_dataset(config.data.source), config.data, config.grid).members
+    clients = federate(config.data.load(), config.data, config.grid).members
     if not 0 <= share < len(clients):
         raise ConfigError(
             f"node {share} has no samples: the data are partitioned over {len(clients)} clients; "
@@ -85,7 +84,7 @@ def site_of(settings: SiteSettings) -> Site:
     source = settings.data.source
     if settings.features is not None:
         source = str(_extracted(settings.features, settings))
-    data = load_dataset(source)
+    data = replace(settings.data, source=source).load()
     if settings.share is not None:
         members = federate(data, settings.data, settings.grid).members
         if settings.share >= len(members):

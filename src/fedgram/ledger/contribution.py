@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fedgram.core import codec
 from fedgram.core.statistics import Statistics
+from fedgram.core.targets import outputs_named
 from fedgram.errors import MismatchError
 from fedgram.runtime.text import normalized
 
@@ -104,6 +105,12 @@ def merged_classes(
     fixed
         The only classes that are allowed; None for any.
     """
+    numbers = outputs_named(ours) or outputs_named(theirs)
+    if ours and theirs and numbers and set(ours) != set(theirs):
+        raise MismatchError(
+            f"outputs differ: {', '.join(ours)} and {', '.join(theirs)}; use the same task, "
+            "outputs and output_range everywhere"
+        )
     names = set(checked_classes([*dict.fromkeys([*ours, *theirs])]))
     if fixed is not None:
         if names - set(fixed):

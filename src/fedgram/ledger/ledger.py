@@ -651,7 +651,8 @@ def _require_rest(client: str, rest: Statistics) -> None:
 
 def _refuse_negative(client: str, statistics: Statistics) -> None:
     space, wrong = statistics.space, statistics.count < 0 or (statistics.diagonal() < 0).any()
-    if space.traceable and space.has_constant:  # its row of the moment counts the classes
+    if statistics.labeled and space.traceable and space.has_constant:
+        # Its row of the moment counts the classes.
         wrong = wrong or (statistics.moment[space.constant] < 0).any()
     if wrong:
         raise _exceeds(client)

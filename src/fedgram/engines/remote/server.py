@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.samples import Labels
+from fedgram.core.error_tally import ErrorTally
 from fedgram.core.shared import part_for
 from fedgram.core.statistics import Statistics
 from fedgram.core.tally import Tally
+from fedgram.core.targets import Targets, labels_of
 from fedgram.engines.protocol import refusal, resolve_clients, server_rng
 from fedgram.engines.remote.collector import Check, Collector, Received
 from fedgram.engines.remote.contributions import Contributions
@@ -37,7 +38,7 @@ from fedgram.engines.remote.validation import (
 from fedgram.engines.totals import Totals
 from fedgram.errors import DataError, FederationError, MismatchError
 from fedgram.federation.protocol import Exchange, Phase, Total
-from fedgram.federation.scoring import ScoreSums, ScoreTask, SiteScore
+from fedgram.federation.scoring import ErrorScoreSums, ScoreSums, ScoreTask, SiteScore
 from fedgram.federation.step import Reply, Step, step_name
 from fedgram.selection.site_screen import screen
 
@@ -191,8 +192,12 @@ class RemoteFederation:
 
     def _zero_scores(self) -> ScoreSums:
         """Return zero scores, with the layout that all scores have."""
-        zero = Tally.of(np.zeros(0), Labels(np.zeros(0, np.int64), self._terms.classes))
-        return ScoreSums(tally=zero, valid=zero)
+        nothing = labels_of(np.zeros(0, np.int64), self._terms.classes)
+        zero = Tally.of(np.zeros(0), nothing)
+        if not isinstance(nothing, Targets):
+            return ScoreSums(tally=zero, valid=zero)
+        errors = ErrorTally.of(np.zeros((0, len(nothing.outputs))), nothing)
+        return ErrorScoreSums(tally=zero, valid=zero, errors=errors)
 
     def _kept(self, like: Any, broadcast: Any, clients: Iterable[str] | None) -> bool:
         """Whether the ledger stores these replies: they depend on the samples alone."""
@@ -223,7 +228,7 @@ class RemoteFederation:
             self._join(kept, received)
             count.add(received.cost)
         self._note(count.ask("train", step_name(step)))
-        if missing and like.space.labeled:
+        if missing and like.labeled:
             self._screen(kept)
         self._compare_registered(kept)
         return kept

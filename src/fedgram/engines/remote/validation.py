@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedgram.core.additive import Additive
-from fedgram.core.samples import Features, Labels, Samples, Space
+from fedgram.core.samples import Features, Samples, Space
+from fedgram.core.targets import labels_of
 from fedgram.errors import DataError, MismatchError
 from fedgram.federation.client import Client
 from fedgram.federation.scoring import SiteScore
@@ -27,7 +28,7 @@ def example(
     """
     dtype = np.int8 if 0 < space.bound <= np.iinfo(np.int8).max else np.int64
     row = Features(np.ones((1, space.width), dtype if space.exact else np.float64), space)
-    samples = Samples(row, Labels(np.zeros(1, np.int64), classes))
+    samples = Samples(row, labels_of(np.zeros(1, np.int64), classes))
     client = Client(
         id="", train=samples, valid=samples.take([]), state={} if state is None else state
     )
