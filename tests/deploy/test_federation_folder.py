@@ -341,6 +341,17 @@ def test_sites_are_on_the_servers_grid(tmp_path, setting):
     assert site.data.test_fraction == 0.5
 
 
+def test_sites_of_a_regression_declare_its_range(tmp_path):
+    task = ("-s", "data.task=regression", "-s", "data.output_range=[0,100]")
+    done = invoke("init", tmp_path / "f", "--site", "a", "--site", "b", "-m", "afl", *task)
+    assert done.exit_code == 0, done.stderr
+    project = Project.open(tmp_path / "f")
+    project.add_site("c")
+    for name in "abc":
+        site = read_site(project.site(name).settings)
+        assert (site.data.task, site.data.output_range) == ("regression", (0, 100))
+
+
 def test_the_demo_deals_the_digits(tmp_path):
     done = invoke("init", tmp_path / "d", "--demo", "-m", "afl", "-s", "data.dirichlet=1")
     assert done.exit_code == 0, done.stderr

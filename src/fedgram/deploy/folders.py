@@ -28,6 +28,7 @@ CONNECTION = "connection.toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # Settings of [data] that apply to a site's own samples; the others partition one data set.
 _SPLIT = ("test_fraction", "valid_fraction", "reserve_valid", "seed")
+_TASK = ("task", "output_range")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +197,7 @@ class Project:
             self.site(name),
             name,
             self.address,
-            {"source": source},
+            {"source": source, **{k: v for k, v in known.get("data", {}).items() if k in _TASK}},
             grid=known.get("grid"),
             secure=bool(known.get("engine", {}).get("secure")),
         )
@@ -241,7 +242,8 @@ def create(
     place = address or Address.read(DEFAULT_ADDRESS)
     project = Project(folder=folder.resolve())
     for index, name in enumerate(sites):
-        data = {key: value for key, value in settings["data"].items() if demo or key in _SPLIT}
+        kept = (*_SPLIT, *_TASK)
+        data = {key: value for key, value in settings["data"].items() if demo or key in kept}
         data["source"] = data.get("source", "digits") if demo else source
         share = index if demo else None
         _write_site(
