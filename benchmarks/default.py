@@ -138,8 +138,8 @@ differences of one seed are chance. *cifar100 A* and
 sentence model (384). *pacs*: four domains, one client each, 1,280 features. *digits*: 20 clients,
 Dirichlet 0.1. *mnist*: pixels, 50 clients, Dirichlet 0.5. *heart*: four hospitals; *covid*: 88
 clinics; columns of a table. *vowel*, *segment*, *satimage*, *letter*: tables of 13 to 36 columns
-and 6 to 26 classes, 6 to 20 clients, Dirichlet 0.5. Our features are not those of the papers (ViT-MAE-Base): compare
-patterns, not numbers.
+and 6 to 26 classes, 6 to 20 clients, Dirichlet 0.5. Our features are not those of the papers
+(ViT-MAE-Base): compare patterns, not numbers.
 
 Closed forms choose their settings by leave-one-out where they can. Trained methods run 200 rounds
 of 3 epochs in batches of 128 with a linear head; their learning rate is searched for on training
