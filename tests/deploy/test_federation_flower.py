@@ -78,13 +78,18 @@ def test_what_is_told_of_federations_works_and_ends_where_one_process_does(tmp_p
     """The demo and the simulation, by the page's own commands."""
     text = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
     script = "\n".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL))
-    subprocess.run(
+    done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=tmp_path,
         env=environment(),
         timeout=DEADLINE,
         check=True,
+        capture_output=True,
+        text=True,
     )
+    lines = done.stdout.splitlines()
+    assert any(re.fullmatch(r"north: connected, as node \d+", line) for line in lines), done.stdout
+    assert not re.search(r"\x1b|\\x1b|^INFO", done.stdout + done.stderr, re.MULTILINE)
     assert digest(tmp_path / "try" / "server" / "runs" / "0001") == in_process
     assert "apfl-linear" in (tmp_path / "try" / "report.html").read_text(encoding="utf-8")
     logs = {path.stem for path in (tmp_path / "try" / "logs").iterdir()}

@@ -36,6 +36,26 @@ from fedgram.errors import ConfigError
 from fedgram.runtime import files
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of the lines that Flower prints
+_LEVEL = re.compile(r"^(?:INFO|(DEBUG|WARNING|ERROR)) *: *(?:fedgram: )?")
+
+
+def plain(line: str) -> str:
+    r"""Return a line of Flower's programs without colors, columns and the level of information.
+
+    Examples
+    --------
+    >>> plain("\x1b[92mINFO \x1b[0m:      fedgram: south: connected, as node 12")
+    'south: connected, as node 12'
+    >>> plain("\x1b[93mWARNING \x1b[0m:   Connection attempt failed")
+    'WARNING: Connection attempt failed'
+    >>> plain("\x1b[92mINFO \x1b[0m:      ")
+    ''
+    """
+
+    def level(found: re.Match[str]) -> str:
+        return f"{found[1]}: " if found[1] else ""
+
+    return _LEVEL.sub(level, _COLOURS.sub("", line).strip(), count=1).strip()
 
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -142,7 +162,7 @@ def keys(
                 click.echo(f"{project.add_site(name).folder}: added a site")
         made = make.make_keys(project, hosts=hosts, days=days, renew=renew, authority=authority)
     for line in made:
-        say(_COLOURS.sub("", line))
+        say(line)
 
 
 @federation.command()
@@ -283,7 +303,7 @@ def run(folder: Path) -> None:
     with Processes(project.logs) as processes:
         operator = operator_of(project, processes)
         operator.require_up()
-        operator.run(say)
+        operator.run(_pass_on)
     _show_record(project.server)
 
 
@@ -306,7 +326,7 @@ def simulate_command(folder: Path, cpus: float) -> None:
     """
     project = Project.open(folder)
     with Processes(project.logs) as processes:
-        folder = simulate(project, processes, say, cpus=cpus)
+        folder = simulate(project, processes, _pass_on, cpus=cpus)
     _show_record(folder)
 
 
@@ -346,7 +366,7 @@ def demo(
         register(operator, say)
         for place, own in zip(project.sites, ports, strict=True):
             start_site(place, processes, port=own)
-        operator.run(say)
+        operator.run(_pass_on)
     page = project.folder / "report.html"
     context.invoke(report, folders=(latest(project.server),), out=page, title=None)
 
@@ -372,8 +392,14 @@ def _warn_of_pins(site: SiteFolder) -> None:
 def _stay(child: Child) -> None:
     """Print the output of a process until it ends, which is an error."""
     for line in follow(child):
-        say(_COLOURS.sub("", line))
+        _pass_on(line)
     raise child.failure()
+
+
+def _pass_on(line: str) -> None:
+    """Print a line of Flower's programs if it says something, in plain text."""
+    if text := plain(line):
+        say(text)
 
 
 def _show_record(folder: Path) -> None:
