@@ -19,7 +19,7 @@ Y = X @ [3.0, 0.2, 0.01, 0.001] + 4.0 * (WARDS == "north") + 0.1 * RNG.normal(si
 def test_groups_are_the_clients_and_have_models_of_their_own():
     model = fg.FederatedRegressor().fit(X, Y, groups=WARDS)
     own, pooled = model.score(X, Y, groups=WARDS), LinearRegression().fit(X, Y).score(X, Y)
-    assert own > 0.98
+    assert own > 0.97
     assert own > pooled + 0.05  # north is higher by a constant
     assert model.predict(X[:3], groups=["north", "new", "west"]).shape == (3,)
     with pytest.raises(ValueError, match="groups: expected the client of each sample, got none"):

@@ -26,6 +26,7 @@ from fedgram.engines.remote.server import RemoteFederation
 from fedgram.engines.remote.transport import Transport
 from fedgram.errors import ConfigError, FederationError
 from fedgram.experiments.config import Config
+from fedgram.experiments.measures import score_words
 from fedgram.experiments.record import Record
 from fedgram.experiments.result import Result
 from fedgram.experiments.runner import keeps_valid, run_on
@@ -99,8 +100,11 @@ def _served(transport: Transport, folder: Path, say: Say) -> Path:
         outcome = result.to_dict()
         del outcome["run"]  # where this server keeps it
         run_state.end(name, outcome)
-        accuracy = result.accuracy["client_mean"]
-        say(f"{name}: accuracy {accuracy:.4f}, shared {result.shared_digest}")
+        mean, score = (
+            result.accuracy["client_mean"],
+            score_words(numbers=result.scores.errors is not None),
+        )
+        say(f"{name}: {score.one} {mean:.4f}, shared {result.shared_digest}")
     run_state.finish()
     return run_state.folder
 

@@ -7,20 +7,19 @@ from typing import Any, Self
 import numpy as np
 
 from fedgram.core.samples import Array, Floats
-from fedgram.data.arrays import names
-from fedgram.data.dataset import TRAIN, Dataset
-from fedgram.estimator.federated import GROUPS, FederatedEstimator, require_fitting, value_errors
+from fedgram.estimator.federated import (
+    GROUPS,
+    FederatedEstimator,
+    base,
+    metrics,
+    multiclass,
+    require_fitting,
+    validation,
+    value_errors,
+)
 
-try:
-    from sklearn.base import ClassifierMixin
-    from sklearn.metrics import accuracy_score
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import validate_data
-except ImportError:  # pragma: no cover
-    raise
 
-
-class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
+class FederatedClassifier(base.ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
     """A federated classifier with the interface of scikit-learn.
 
     `fit` simulates the federation in this process: the samples of each client are only summed.
@@ -106,17 +105,15 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
             The client of each sample.
         """
         require_fitting(X, y, groups)
-        X, y = validate_data(self, X, y)  # noqa: N806
-        check_classification_targets(y)
+        X, y = validation.validate_data(self, X, y)  # noqa: N806
+        multiclass.check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         with value_errors():
-            data = Dataset(
+            data = self._data(
                 X,
                 codes.astype(np.int64),
+                groups,
                 classes=tuple(map(str, self.classes_)),
-                client=None if groups is None else names(groups, "groups", len(X)),
-                split=np.full(len(X), TRAIN),
-                standardize=bool(self.standardize),
                 labels=np.arange(len(self.classes_)),
             )
             self._keep(self._fit(data), calibrate=bool(self.calibrate))
@@ -140,12 +137,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
     def decision_function(self, X: Any, groups: Any = None) -> Floats:  # noqa: N803
         """Return the score of each class; of two classes, that of the second minus the first.
 
-        Parameters
-        ----------
-        X
-            Samples by features.
-        groups
-            The client of each sample.
+        X and groups are those of `predict`.
         """
         scores = self._class_scores(X, groups)
         difference: Floats = scores[:, 1] - scores[:, 0]
@@ -154,12 +146,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
     def predict_proba(self, X: Any, groups: Any = None) -> Floats:  # noqa: N803
         """Return the probability of each class, (samples, classes).
 
-        Parameters
-        ----------
-        X
-            Samples by features.
-        groups
-            The client of each sample.
+        X and groups are those of `predict`.
         """
         with value_errors():
             return self._scores(X, groups, self._width(), "predict_proba")
@@ -185,7 +172,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
             Weight of each sample.
         """
         predicted = self.predict(X, groups=groups)
-        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+        return float(metrics.accuracy_score(y, predicted, sample_weight=sample_weight))
 
     def _class_scores(self, X: Any, groups: Any) -> Floats:  # noqa: N803
         return self._scores(X, groups, self._width(), "decision_function")

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgram.core.samples import Array, Floats, Integers
 from fedgram.data.arrays import names
-from fedgram.data.dataset import Dataset
+from fedgram.data.dataset import TRAIN, Dataset
 from fedgram.data.frames import (
     frame_columns,
     require_numbers,
@@ -28,8 +28,10 @@ from fedgram.federation.scoring import Metrics
 from fedgram.models.model import Model
 
 try:
-    from sklearn.base import BaseEstimator
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn import base as base
+    from sklearn import metrics as metrics
+    from sklearn.utils import multiclass as multiclass
+    from sklearn.utils import validation as validation
 except ImportError as error:
     raise ConfigError("estimators need: pip install 'fedgram[sklearn]'") from error
 
@@ -66,7 +68,7 @@ def require_fitting(X: Any, y: Any, groups: Any) -> None:  # noqa: N803  # as in
         require_one_order(X, groups, "groups")
 
 
-class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # without the extra it is Any
+class FederatedEstimator(base.BaseEstimator):  # type: ignore[misc]  # without the extra it is Any
     """Base of the estimators; their parameters are documented there."""
 
     def __init__(
@@ -125,6 +127,17 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # without the ex
             self.settings = settings
         return self
 
+    def _data(self, x: Array, y: Array, groups: Any, **more: Any) -> Dataset:
+        """Return a data set whose samples are all for training."""
+        return Dataset(
+            x,
+            y,
+            client=None if groups is None else names(groups, "groups", len(x)),
+            split=np.full(len(x), TRAIN),
+            standardize=bool(self.standardize),
+            **more,
+        )
+
     def _fit(self, data: Dataset) -> Result:
         """Fit the method on a data set whose samples are all for training."""
         plan = PartitionPlan(partition="given", seed=int(self.random_state))
@@ -168,8 +181,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # without the ex
         self.clients_ = np.array(sorted(self.models_))
 
     def _validated(self, X: Any) -> Array:  # noqa: N803  # as everywhere in scikit-learn
-        check_is_fitted(self, "models_")
-        x: Array = validate_data(self, X, reset=False)
+        validation.check_is_fitted(self, "models_")
+        x: Array = validation.validate_data(self, X, reset=False)
         return x
 
     def _by_client(self, x: Array, groups: Any) -> Iterator[tuple[Model, Integers]]:

@@ -7,20 +7,20 @@ from typing import Any, Self
 import numpy as np
 
 from fedgram.core.samples import Array
-from fedgram.data.arrays import names
-from fedgram.data.dataset import REGRESSION, TRAIN, Dataset
+from fedgram.data.dataset import REGRESSION
 from fedgram.data.ranges import rounded_outwards
-from fedgram.estimator.federated import GROUPS, FederatedEstimator, require_fitting, value_errors
+from fedgram.estimator.federated import (
+    GROUPS,
+    FederatedEstimator,
+    base,
+    metrics,
+    require_fitting,
+    validation,
+    value_errors,
+)
 
-try:
-    from sklearn.base import RegressorMixin
-    from sklearn.metrics import r2_score
-    from sklearn.utils.validation import validate_data
-except ImportError:  # pragma: no cover
-    raise
 
-
-class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
+class FederatedRegressor(base.RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     """A federated regressor with the interface of scikit-learn, for one or several outputs.
 
     `fit` simulates the federation in this process: the samples of each client are only summed.
@@ -103,7 +103,7 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[mi
             The client of each sample.
         """
         require_fitting(X, y, groups)
-        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True)  # noqa: N806
+        X, y = validation.validate_data(self, X, y, multi_output=True, y_numeric=True)  # noqa: N806
         if y.dtype.kind not in "iufb":
             raise ValueError(
                 "y: expected numbers for a regression, got texts; for classes use "
@@ -111,15 +111,8 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[mi
             )
         self._flat = y.ndim == 1
         with value_errors():
-            data = Dataset(
-                X,
-                y,
-                client=None if groups is None else names(groups, "groups", len(X)),
-                split=np.full(len(X), TRAIN),
-                standardize=bool(self.standardize),
-                task=REGRESSION,
-                output_range=_range(y) if self.output_range is None else self.output_range,
-            )
+            given = _range(y) if self.output_range is None else self.output_range
+            data = self._data(X, y, groups, task=REGRESSION, output_range=given)
             self._keep(self._fit(data), calibrate=False)
         self.outputs_ = data.targets.outputs if data.targets is not None else ()
         return self
@@ -161,7 +154,9 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[mi
         sample_weight
             Weight of each sample.
         """
-        return float(r2_score(y, self.predict(X, groups=groups), sample_weight=sample_weight))
+        return float(
+            metrics.r2_score(y, self.predict(X, groups=groups), sample_weight=sample_weight)
+        )
 
 
 def _range(y: Array) -> list[tuple[float, float]]:
