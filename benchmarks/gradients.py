@@ -7,6 +7,8 @@ ones of the same size. The two take turns with nobody else between them. Afterwa
 turns with fedgram: torch without its loader, and the same arithmetic stacked over clients in NumPy,
 which is what one would write first to save Python's overhead. What saves more is descent in the
 span of a client's samples, where only what is not a product is stacked (fedgram.training.descent).
+Clients of the embedded digits are so small that most of the time is Python's: there fedgram takes
+turns with itself, one client after the other, too.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -88,7 +90,29 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
         "classes": len(data.classes),
         "rounds": found,
         "operations": operations(everybody, MAIN),
+        "small": {str(clients): small(clients, quick=quick) for clients in (20, 100)},
     }
+
+
+def small(clients: int, *, quick: bool) -> dict[str, Any]:
+    """Compare on the digits with the label skew of `fedgram run`: clients of unequal sizes."""
+    everybody = federate(load_dataset("digits"), PartitionPlan(clients=clients))
+    ways = {
+        "fedgram": fedgram(everybody, MAIN),
+        "torch": torch_loop(everybody, MAIN),
+        "fedgram, one client after the other": fedgram(everybody, MAIN, OneByOne),
+        "numpy, stacked over clients": stacked(everybody, MAIN),
+    }
+    sizes = [len(site.train) for site in everybody.members]
+    found = compared(everybody, ways, 4 if quick else 30)
+    return {"smallest": min(sizes), "largest": max(sizes), **found}
+
+
+class OneByOne(InProcess):
+    """The engine, with each client trained alone."""
+
+    def _groups(self, names: Sequence[str], most: int) -> list[Sequence[str]]:
+        return [[name] for name in names]
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -103,10 +127,18 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         for name, one in each["ratios"].items():
             yield f"  {name}: {shown(one)}"
     yield f"operations of a round, of those of plain steps: {found['operations']:.2f}"
+    for clients, each in found["small"].items():
+        yield (
+            f"digits, {clients} clients of {each['smallest']} to {each['largest']} samples, {MAIN}:"
+        )
+        for name, one in each["ratios"].items():
+            yield f"  {name}: {shown(one)}"
 
 
 def regressions(found: Mapping[str, Any]) -> Iterator[str]:
     yield from above(found["rounds"][str(MAIN)]["ratios"], "fedgram / torch", 0.6)
+    for each in found["small"].values():
+        yield from above(each["ratios"], "fedgram / fedgram, one client after the other", 0.8)
 
 
 def compared(
@@ -140,9 +172,11 @@ def _features() -> Dataset:
     return Dataset(x=x, y=codes, classes=tuple(map(str, range(100))), name="random features")
 
 
-def fedgram(everybody: FederatedDataset, local: Local) -> Iterator[Timed]:
+def fedgram(
+    everybody: FederatedDataset, local: Local, engine_type: type[InProcess] = InProcess
+) -> Iterator[Timed]:
     forgotten = [replace(s, train=s.train.take(slice(None))) for s in everybody.members]
-    engine = InProcess(forgotten)
+    engine = engine_type(forgotten)
     method = FedAvg(rounds=sys.maxsize, epochs=local.epochs, batch=local.batch, rate=local.rate)
     models = iter(method.fit(engine))
     while True:
