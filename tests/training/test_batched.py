@@ -98,19 +98,19 @@ def test_no_bit_depends_on_who_descends_beside(federation, **options):
 
 def summed_in_another_order(patch):
     """Products of a stack whose sums depend on the number of clients in it."""
-    products = descent._products
+    products = descent.stack_matmul
 
     def reversed_products(left, right, scale=1.0, out=None):
         if len(left) > 1:
             left, right = left[:, :, ::-1].copy(), right[:, ::-1].copy()
         return products(left, right, scale, out)
 
-    patch.setattr(descent, "_products", reversed_products)
+    patch.setattr(descent, "stack_matmul", reversed_products)
 
 
 def products_of_another_kind(patch):
     """The products of a client alone are those of `matmul`, in a stack those of `einsum`."""
-    products = descent._products
+    products = descent.stack_matmul
 
     def mixed(left, right, scale=1.0, out=None):
         if len(left) == 1:
@@ -119,7 +119,7 @@ def products_of_another_kind(patch):
         found *= scale
         return found
 
-    patch.setattr(descent, "_products", mixed)
+    patch.setattr(descent, "stack_matmul", mixed)
 
 
 def batches_as_large_as_those_of_the_first(patch):
@@ -327,6 +327,25 @@ def test_those_who_go_together_are_few_where_parameters_are_many(room, most, mon
 # Methods
 
 
+@pytest.mark.parametrize("precision", ["single", "double"])
+def test_no_bit_of_feddbe_depends_on_the_stack(precision, monkeypatch):
+    """A stack of equal sizes, some of two batches and some of one."""
+    settings = {"rounds": 2, "rate": 0.1, "batch": 16, "precision": precision}
+    method = create_method("feddbe", settings)
+    found = []
+    for most in (64, 1, 3):
+        monkeypatch.setattr("fedgram.federation.sites._STACK_CLIENTS", most)
+        members = digits(clients=40).members
+        sizes = [len(site.train) for site in members]
+        assert len(set(sizes)) < len(sizes)
+        assert min(sizes) < 16 < max(sizes)
+        engine = InProcess(members)
+        *_, last = method.fit(engine)
+        shifts = [site.state["shift"].tobytes() for site in members]
+        found.append((codec.digest(last.theta), shifts))
+    assert found[0] == found[1] == found[2]
+
+
 @pytest.mark.parametrize("name", GRADIENT)
 @pytest.mark.parametrize("hidden", [0, 5])
 def test_no_method_depends_on_how_many_go_together(name, hidden, monkeypatch):
@@ -344,6 +363,7 @@ def test_no_method_depends_on_how_many_go_together(name, hidden, monkeypatch):
     found = []
     for most, workers in ((10, 1), (1, 1), (3, 2)):
         monkeypatch.setattr(in_process, "_MOST_TOGETHER", most)
+        monkeypatch.setattr("fedgram.federation.sites._STACK_CLIENTS", most)
         everybody = digits(clients=11, dirichlet=0.5)  # anew: nothing has been kept with them
         assert len({len(site.train) for site in everybody.members}) > 5
         result = run(create_method(name, settings), everybody, workers=workers)

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fedgram.core.samples import Array
+from fedgram.core.samples import Array, Integers
 from fedgram.core.weighted import Weighted
-from fedgram.federation.client import Client
+from fedgram.federation.client import Client, Randomness
 from fedgram.federation.protocol import Federation
+from fedgram.federation.stacked_step import stacked_step
 from fedgram.federation.step import step
 from fedgram.models.linear import Predictor
 from fedgram.models.mlp import TrainingRows, cross_entropy_grad, ignore_overflow, matmul
+from fedgram.training.descent import is_small, stack_matmul
 from fedgram.training.loop import (
     GradientMethod,
     RoundModel,
@@ -61,24 +63,91 @@ class FedDBE(GradientMethod):
             mean = _seen(model, model.theta, rows).mean(axis=0)
         return self.weighted(mean, len(rows))
 
-    @step
-    def update(self, client: Client, model: RoundModel) -> Weighted:
-        rows = self.rows(client, model)
-        theta, kept = self._trained(client, model, rows, client.rng)
+    @stacked_step
+    def update(self, clients: Sequence[Client], model: RoundModel) -> list[Weighted]:
+        parts = [self.rows(client, model) for client in clients]
+        kinds: dict[Any, list[int]] = {}
+        for place, rows in enumerate(parts):
+            alone = model.mlp.hidden or not is_small(model.theta, rows)
+            kinds.setdefault(place if alone else (len(rows), rows.unit), []).append(place)
+        trained: dict[int, tuple[Array, Mapping[str, Any]]] = {}
+        for kind, places in kinds.items():
+            if isinstance(kind, tuple):
+                some = [(clients[place], parts[place]) for place in places]
+                trained.update(zip(places, self._stack_trained(model, some), strict=True))
+            else:
+                client = clients[kind]
+                trained[kind] = self._trained(client, model, parts[kind], client.randomness)
+        return [
+            self._reply(client, model, rows, trained[place])
+            for place, (client, rows) in enumerate(zip(clients, parts, strict=True))
+        ]
+
+    def _reply(
+        self,
+        client: Client,
+        model: RoundModel,
+        rows: TrainingRows,
+        trained: tuple[Array, Mapping[str, Any]],
+    ) -> Weighted:
+        theta, kept = trained
         save_state(client, model, **kept)
         return self.weighted(theta, len(rows), kept["shift"])
+
+    def _stack_trained(
+        self, model: RoundModel, some: Sequence[tuple[Client, TrainingRows]]
+    ) -> list[tuple[Array, Mapping[str, Any]]]:
+        """Train linear heads of clients with equally many samples, as `_trained` does one."""
+        shape, average, rate = model.mlp, model.more["mean"], model.rate
+        kept = [load_state(client, model) for client, _ in some]
+        shift: Array = np.stack([each.get("shift", np.zeros_like(average)) for each in kept])
+        values = np.stack([rows.values for _, rows in some])
+        values *= values.dtype.type(some[0][1].unit)
+        codes = np.stack([rows.codes for _, rows in some])
+        theta = np.repeat(model.theta[None], len(some), axis=0)
+        head = theta.reshape(len(some), shape.width, shape.classes)
+        orders = [self._orders(rows, client.randomness) for client, rows in some]
+        each_client = np.arange(len(some))[:, None]
+        with ignore_overflow():
+            for chosen in zip(*orders, strict=True):
+                batch = np.stack(chosen)
+                seen, truth = values[each_client, batch], codes[each_client, batch]
+                scores = stack_matmul(seen, head) + shift[:, None] @ head
+                flat = scores.reshape(-1, shape.classes)
+                residual = cross_entropy_grad(flat, truth.ravel(), 1 / batch.shape[1])
+                residual = residual.reshape(scores.shape)
+                below = stack_matmul(residual, head.transpose(0, 2, 1))
+                change = stack_matmul(seen.transpose(0, 2, 1), residual)
+                change += shift[:, :, None] * residual.sum(axis=1)[:, None]
+                shift -= rate * below.sum(axis=1)
+                head -= rate * change
+        running = [np.array(each.get("running", average)) for each in kept]
+        return [
+            (theta[place], {"shift": shift[place].copy(), "running": running[place]})
+            for place in range(len(some))
+        ]
+
+    def _orders(self, rows: TrainingRows, randomness: Randomness) -> Iterator[Integers]:
+        """Yield the samples of the batches of all epochs."""
+        slices = rows.batch_slices(self.batch)
+        if len(slices) == 1:
+            yield from [np.arange(len(rows))] * self.epochs
+            return
+        for order in rows.epoch_orders(self.batch, self.epochs, randomness.generator):
+            yield from (order[batch] for batch in slices)
 
     def personalize(self, client: Client, shared: Any) -> Predictor:
         model: RoundModel = shared
         shift = load_state(client, model).get("shift")
         if shift is None:  # a client that joins late trains its offset on the shared model
             rows = self.rows(client, model)
-            _, kept = self._trained(client, model, rows, deterministic_rng(client, model))
+            rng = Randomness(deterministic_rng(client, model))
+            _, kept = self._trained(client, model, rows, rng)
             shift = kept["shift"]
         return replace(model.network, offset=shift)
 
     def _trained(
-        self, client: Client, model: RoundModel, rows: TrainingRows, rng: np.random.Generator
+        self, client: Client, model: RoundModel, rows: TrainingRows, randomness: Randomness
     ) -> tuple[Array, Mapping[str, Any]]:
         kept = load_state(client, model)
         average: Array = model.more["mean"]
@@ -86,7 +155,7 @@ class FedDBE(GradientMethod):
         running: Array = np.array(kept.get("running", average))
         theta = model.theta.copy()
         with ignore_overflow():
-            for batch in rows.batches(self.batch, self.epochs, rng):
+            for batch in self.batches(rows, randomness):
                 running = self._step(model, theta, batch, shift, running)
         return theta, {"shift": shift, "running": running}
 

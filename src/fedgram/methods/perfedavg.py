@@ -41,7 +41,7 @@ class PerFedAvg(GradientMethod):
     ) -> Iterable[LocalDescent]:
         ahead = self._ahead(model)
         with ignore_overflow():
-            batches = rows.batches(self.batch, self.epochs, client.rng)
+            batches = self.batches(rows, client.randomness)
             start = next(batches)
             for first, second in itertools.pairwise(itertools.chain([start], batches, [start])):
                 there = theta - ahead * gradient(model.shape, theta, first)

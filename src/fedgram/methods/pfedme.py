@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,17 +84,11 @@ class PFedMe(GradientMethod):
     ) -> Descents[tuple[Array, Array]]:
         """Return the local and the personal model after a round."""
         local, personal = model.theta.copy(), model.theta.copy()
-        for batch in self._batches(rows, randomness):
+        for batch in self.batches(rows, randomness):
             yield from self.approach(model, personal, local, batch, randomness)
             with ignore_overflow():
                 local -= model.rate * self.strength * (local - personal)
         return local, personal
-
-    def _batches(self, rows: TrainingRows, randomness: Randomness) -> Iterator[TrainingRows]:
-        """Return the batches of all epochs; one batch of all samples needs no random numbers."""
-        if len(rows.batch_slices(self.batch)) == 1:
-            return itertools.repeat(rows, self.epochs)
-        return rows.batches(self.batch, self.epochs, randomness.generator)
 
     def approach(
         self,

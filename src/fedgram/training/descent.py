@@ -155,7 +155,7 @@ class LocalDescent:
     @property
     def is_small(self) -> bool:
         """Whether the client is stacked with others: its own sizes decide, and no bit does."""
-        return max(self.rows.values.size, self.theta.size) <= _SMALL
+        return is_small(self.theta, self.rows)
 
     @cached_property
     def dual(self) -> bool:
@@ -192,6 +192,11 @@ class LocalDescent:
             step += self.constant
         step *= self.mask
         self.theta[...] -= step
+
+
+def is_small(theta: Array, rows: TrainingRows) -> bool:
+    """Whether a client's parameters and samples are so small that it is stacked with others."""
+    return max(rows.values.size, theta.size) <= _SMALL
 
 
 def run_batched(tasks: Iterable[LocalDescent]) -> None:
@@ -386,7 +391,7 @@ class _PrimalDescent(_JointDescent):
         scores = np.empty((rows, self.classes), self.dtype)
         for stack, order in zip(stacks, orders, strict=False):
             batch = stack.batch(stack.values, order, number)
-            _products(batch, stack.heads, stack.unit, stack.of(scores, begin, batch.shape[1]))
+            stack_matmul(batch, stack.heads, stack.unit, stack.of(scores, begin, batch.shape[1]))
             batches.append((stack, batch, begin))
             begin += len(batch) * batch.shape[1]
         share = self.per_row(stacks, number, [1 / stack.sizes[number] for stack in stacks])
@@ -400,7 +405,7 @@ class _PrimalDescent(_JointDescent):
                 heads[...] = 0.0  # also if it contains NaN
             elif self.keep != 1.0:
                 heads *= self.keep
-            heads += _products(batch.transpose(0, 2, 1), slope)
+            heads += stack_matmul(batch.transpose(0, 2, 1), slope)
             if stack.constants is not None:
                 heads -= stack.constants
 
@@ -462,7 +467,7 @@ class _DualDescent(_JointDescent):
         for stack, order, kernel in zip(stacks, orders, self._kernels, strict=False):
             rows = stack.batch(kernel, order, number)
             out = stack.of(more, begin, rows.shape[1])
-            _products(rows, stack.of(self._combination), out=out)
+            stack_matmul(rows, stack.of(self._combination), out=out)
             begin += len(rows) * rows.shape[1]
         return more
 
@@ -486,14 +491,14 @@ class _DualDescent(_JointDescent):
                 heads -= self._of_constant[at] * stack.constants
             combination = stack.of(self._combination)
             combination *= stack.unit
-            heads += _products(stack.values.transpose(0, 2, 1), combination)
+            heads += stack_matmul(stack.values.transpose(0, 2, 1), combination)
         super().end()
 
     def _scores(self, heads: Sequence[Any]) -> Array:
         """Return the scores of all samples, each with its client's head."""
         scores = np.empty((len(self.codes), self.classes), self.dtype)
         for stack, head in zip(self.stacks, heads, strict=True):
-            _products(stack.values, head, stack.unit, stack.of(scores))
+            stack_matmul(stack.values, head, stack.unit, stack.of(scores))
         return scores
 
 
@@ -506,7 +511,7 @@ def _stacked(arrays: Sequence[Array]) -> Array:
     return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)
 
 
-def _products(left: Array, right: Array, scale: Any = 1.0, out: Array | None = None) -> Array:
+def stack_matmul(left: Array, right: Array, scale: Any = 1.0, out: Array | None = None) -> Array:
     """Return ``scale * left @ right`` of each slice of two stacks, each a product of its own."""
     flops.add(2 * len(left) * left.shape[1] * left.shape[2] * right.shape[2])
     result: Array = np.matmul(left, right, out=out)

@@ -8,6 +8,7 @@ by validation loss.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, cast
@@ -21,7 +22,7 @@ from fedgram.core.shared import Shared
 from fedgram.core.weighted import DOUBLE, SINGLE, Weighted
 from fedgram.errors import ConfigError, DataError, SolveError
 from fedgram.features.lift import Lift
-from fedgram.federation.client import Client
+from fedgram.federation.client import Client, Randomness
 from fedgram.federation.method import Method, for_all_clients
 from fedgram.federation.protocol import Federation
 from fedgram.federation.step import step
@@ -301,6 +302,12 @@ class GradientMethod(Method[Any]):
         if not len(samples):
             raise DataError("no training samples; remove the client from the data")
         return TrainingRows.of(samples, self.lift, model.theta.dtype)
+
+    def batches(self, rows: TrainingRows, randomness: Randomness) -> Iterator[TrainingRows]:
+        """Return the mini-batches of all epochs; a batch of all samples needs no random numbers."""
+        if len(rows.batch_slices(self.batch)) == 1:
+            return itertools.repeat(rows, self.epochs)
+        return rows.batches(self.batch, self.epochs, randomness.generator)
 
     def weighted(self, values: Array, weight: int | Integers, *beside: Array) -> Weighted:
         """Return a client's term of a weighted mean; see `Weighted.of` for `beside`."""
