@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from fedgram.models.mlp import (
     TrainingRows,
     cross_entropy_grad,
     ignore_overflow,
+    matmul,
 )
 from fedgram.runtime import flops
 
@@ -275,34 +276,42 @@ class _Stack:
         view: Array = part.reshape(len(self.tasks), rows, joint.shape[1])
         return view
 
-    def epoch_orders(self) -> Iterator[Integers | None]:
-        """Yield the orders of the clients' samples in each epoch; None for their own order."""
-        if len(self.slices) == 1:
-            yield from [None] * self.tasks[0].descent.epochs
-            return
-        for orders in zip(*(task.epoch_orders() for task in self.tasks), strict=True):
-            yield np.stack(orders)
-
-    def places(self, order: Integers | None, number: int) -> Integers:
-        """Return the rows of a batch in joint arrays, client after client."""
+    def epoch_orders(self) -> Iterator[_Order]:
+        """Yield the orders of the clients' samples in each epoch."""
         count = len(self.tasks)
-        if order is None:
-            return np.arange(self.begin, self.begin + count * self.samples)
-        firsts = self.begin + self.samples * np.arange(count)
-        places: Integers = (order[:, self.slices[number]] + firsts[:, None]).ravel()
-        return places
+        rows = self.begin + np.arange(count * self.samples)
+        if len(self.slices) == 1:
+            yield from [_Order(None, rows)] * self.tasks[0].descent.epochs
+            return
+        firsts = rows[:: self.samples, None]
+        for orders in zip(*(task.epoch_orders() for task in self.tasks), strict=True):
+            own = orders[0][None] if count == 1 else np.stack(orders)
+            yield _Order(own, own + firsts)
 
-    def batch(self, array: Array, order: Integers | None, number: int) -> Array:
+    def places(self, order: _Order, number: int) -> Integers:
+        """Return the rows of a batch in joint arrays, client after client."""
+        if order.own is None:
+            return order.joint
+        return order.joint[:, self.slices[number]].reshape(-1)
+
+    def batch(self, array: Array, order: _Order, number: int) -> Array:
         """Return the rows of a batch of an array (clients, samples, columns)."""
-        if order is None:
+        if order.own is None:
             return array
-        chosen, clients = order[:, self.slices[number]], np.arange(len(array))
+        chosen = order.own[:, self.slices[number]]
         rows: Array = (
-            array.take(chosen[0], axis=1)
+            array[0].take(chosen[0], axis=0)[None]
             if len(array) == 1  # one index is faster than two
-            else array[clients[:, None], chosen]
+            else array[np.arange(len(array))[:, None], chosen]
         )
         return rows
+
+
+class _Order(NamedTuple):
+    """The order of the samples of a stack's clients in an epoch."""
+
+    own: Integers | None  # (clients, samples); None for samples in their own order
+    joint: Integers  # the same as rows of joint arrays
 
 
 class _JointDescent:
@@ -325,6 +334,7 @@ class _JointDescent:
         first = self.stacks[0].tasks[0]
         self.rate, self.keep = first.descent.rate, first.keep
         self.classes, self.dtype = _head(first, first.theta).shape[1], first.theta.dtype
+        self._shares: dict[int, Any] = {}  # of each step of an epoch
         self.codes = np.concatenate([task.rows.codes for s in self.stacks for task in s.tasks])
 
     def run(self) -> None:
@@ -342,7 +352,7 @@ class _JointDescent:
         epoch: int,
         number: int,
         stacks: Sequence[_Stack],
-        orders: Sequence[Integers | None],
+        orders: Sequence[_Order],
     ) -> None:
         """Take the step with this number in an epoch, at the clients of some stacks."""
         raise NotImplementedError
@@ -353,13 +363,20 @@ class _JointDescent:
             stack.write()
 
     def places(
-        self, stacks: Sequence[_Stack], orders: Sequence[Integers | None], number: int
-    ) -> Integers | slice:
-        """Return the rows of a step's batches in joint arrays."""
-        if all(order is None for order in orders):
-            return slice(None)
+        self, stacks: Sequence[_Stack], orders: Sequence[_Order], number: int
+    ) -> Integers | None:
+        """Return the rows of a step's batches in joint arrays; None for all rows in their order."""
+        if all(order.own is None for order in orders):
+            return None
         found = zip(stacks, orders, strict=False)
         return np.concatenate([stack.places(order, number) for stack, order in found])
+
+    def share(self, stacks: Sequence[_Stack], number: int, factor: float) -> Any:
+        """Return the weight of each sample in a step: a factor over the size of its batch."""
+        if number not in self._shares:
+            shares = [factor / stack.sizes[number] for stack in stacks]
+            self._shares[number] = self.per_row(stacks, number, shares)
+        return self._shares[number]
 
     def per_row(self, stacks: Sequence[_Stack], number: int, values: Sequence[float]) -> Any:
         """Return a column with each stack's value for the rows of its batches.
@@ -384,7 +401,7 @@ class _PrimalDescent(_JointDescent):
         epoch: int,  # noqa: ARG002
         number: int,
         stacks: Sequence[_Stack],
-        orders: Sequence[Integers | None],
+        orders: Sequence[_Order],
     ) -> None:
         batches, begin = [], 0
         rows = sum(len(stack.tasks) * stack.sizes[number] for stack in stacks)
@@ -394,9 +411,9 @@ class _PrimalDescent(_JointDescent):
             stack_matmul(batch, stack.heads, stack.unit, stack.of(scores, begin, batch.shape[1]))
             batches.append((stack, batch, begin))
             begin += len(batch) * batch.shape[1]
-        share = self.per_row(stacks, number, [1 / stack.sizes[number] for stack in stacks])
+        share = self.share(stacks, number, 1.0)
         places = self.places(stacks, orders, number)
-        residual = cross_entropy_grad(scores, self.codes[places], share)
+        residual = cross_entropy_grad(scores, _chosen(self.codes, places), share)
         for stack, batch, begin in batches:
             scale = stack.per_client([-self.rate * task.rows.unit for task in stack.tasks])
             slope = scale * stack.of(residual, begin, batch.shape[1])
@@ -422,6 +439,7 @@ class _DualDescent(_JointDescent):
             _stacked([products(task.rows) for task in stack.tasks]) for stack in self.stacks
         ]
         self._combination = np.zeros_like(self._start)
+        self._combinations = [stack.of(self._combination) for stack in self.stacks]
         # Current factors of the start and of the constant term in each stack's parameters.
         self._of_start = [1.0] * len(self.stacks)
         self._of_constant = [0.0] * len(self.stacks)
@@ -431,44 +449,47 @@ class _DualDescent(_JointDescent):
         epoch: int,
         number: int,
         stacks: Sequence[_Stack],
-        orders: Sequence[Integers | None],
+        orders: Sequence[_Order],
     ) -> None:
         places = self.places(stacks, orders, number)
         scores = self._now(stacks, number, places)
         if epoch or number:
             scores += self._added(stacks, orders, number, len(scores))
-        shares = [-self.rate / stack.sizes[number] for stack in stacks]
-        share = self.per_row(stacks, number, shares)
-        residual = cross_entropy_grad(scores, self.codes[places], share)
+        share = self.share(stacks, number, -self.rate)
+        residual = cross_entropy_grad(scores, _chosen(self.codes, places), share)
         self._forget(stacks)
         if epoch:
-            residual += self._combination[places]
-        self._combination[places] = residual
+            residual += _chosen(self._combination, places)
+        self._combination[slice(None) if places is None else places] = residual
 
-    def _now(self, stacks: Sequence[_Stack], number: int, places: Integers | slice) -> Array:
+    def _now(self, stacks: Sequence[_Stack], number: int, places: Integers | None) -> Array:
         """Return the contribution of the start and of the constant term to the scores."""
-        scores: Array = self._start[places].copy() if _is_all(places) else self._start[places]
+        scores = _chosen(self._start, places)
         if self.keep != 1.0:
             scores *= self.per_row(stacks, number, self._of_start[: len(stacks)])
         if self._away is not None:
             share = self.per_row(stacks, number, self._of_constant[: len(stacks)])
-            scores -= share * self._away[places]
+            scores -= share * _chosen(self._away, places)
         return scores
 
     def _added(
         self,
         stacks: Sequence[_Stack],
-        orders: Sequence[Integers | None],
+        orders: Sequence[_Order],
         number: int,
         count: int,
     ) -> Array:
         """Return the contribution of the samples' coefficients to the scores: ``K A``."""
         more, begin = np.empty((count, self.classes), self.dtype), 0
-        for stack, order, kernel in zip(stacks, orders, self._kernels, strict=False):
+        parts = zip(stacks, orders, self._kernels, self._combinations, strict=False)
+        for stack, order, kernel, combination in parts:
+            end = begin + len(stack.tasks) * stack.sizes[number]
             rows = stack.batch(kernel, order, number)
-            out = stack.of(more, begin, rows.shape[1])
-            stack_matmul(rows, stack.of(self._combination), out=out)
-            begin += len(rows) * rows.shape[1]
+            if len(rows) == 1:
+                matmul(rows[0], combination[0], 1.0, out=more[begin:end])
+            else:
+                stack_matmul(rows, combination, out=stack.of(more, begin, rows.shape[1]))
+            begin = end
         return more
 
     def _forget(self, stacks: Sequence[_Stack]) -> None:
@@ -489,7 +510,7 @@ class _DualDescent(_JointDescent):
                 heads *= self._of_start[at]
             if stack.constants is not None:
                 heads -= self._of_constant[at] * stack.constants
-            combination = stack.of(self._combination)
+            combination = self._combinations[at]
             combination *= stack.unit
             heads += stack_matmul(stack.values.transpose(0, 2, 1), combination)
         super().end()
@@ -502,8 +523,9 @@ class _DualDescent(_JointDescent):
         return scores
 
 
-def _is_all(places: Integers | slice) -> bool:
-    return isinstance(places, slice)
+def _chosen(array: Array, places: Integers | None) -> Array:
+    """Return a copy of some rows of an array; of all, without places."""
+    return array.copy() if places is None else array.take(places, axis=0)
 
 
 def _stacked(arrays: Sequence[Array]) -> Array:
@@ -512,7 +534,17 @@ def _stacked(arrays: Sequence[Array]) -> Array:
 
 
 def stack_matmul(left: Array, right: Array, scale: Any = 1.0, out: Array | None = None) -> Array:
-    """Return ``scale * left @ right`` of each slice of two stacks, each a product of its own."""
+    """Return ``scale * left @ right`` of each slice of two stacks, each a product of its own.
+
+    Parameters
+    ----------
+    left, right
+        The stacks: matrices along the last two axes.
+    scale
+        Factor of the products: a number, or one for each slice.
+    out
+        Array for the result; a new one by default.
+    """
     flops.add(2 * len(left) * left.shape[1] * left.shape[2] * right.shape[2])
     result: Array = np.matmul(left, right, out=out)
     if not isinstance(scale, float) or scale != 1.0:
