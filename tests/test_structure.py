@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -104,3 +105,9 @@ def test_a_text_that_changed_is_noticed(monkeypatch):
     monkeypatch.delenv(RENEW, raising=False)
     with pytest.raises(AssertionError, match=f"{RENEW}=1"):
         require_stored("public_names", "nothing\n")
+
+
+@pytest.mark.parametrize("words", [words for words in HELPS if "Commands:" in HELPS[words]])
+def test_what_a_command_does_is_not_cut(words):
+    listed = HELPS[words].partition("Commands:")[2]
+    assert not re.search(r"\.\.\.$", listed, re.MULTILINE)

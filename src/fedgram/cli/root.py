@@ -49,8 +49,23 @@ def say(text: str, *, err: bool = False) -> None:
     click.echo(escaped(text, keep="\n"), err=err)
 
 
+class Inner(click.Group):
+    """A group of commands that are listed with their first sentence, broken and not cut."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [
+            (name, command.get_short_help_str(limit=1000))
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 class Commands(click.Group):
     """Load commands when they are used; print warnings and errors in one line."""
+
+    group_class = Inner
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
