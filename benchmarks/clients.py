@@ -94,8 +94,11 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         )
     slow, kept = found["one_by_one"], found["memory"]["bytes_per_client"]
     yield f"one by one: {slow['ratio']:.1f} times as long for {slow['clients']} clients"
-    for row in found["methods"]:
-        yield f"{row['method']}: {row['microseconds']:.0f} us per client"
+    for row in found["methods"]["rows"]:
+        yield (
+            f"{row['method']}: {row['microseconds']:.0f} us per client, one by one "
+            f"{row['one_by_one']:.0f}"
+        )
     yield f"bytes per client: {', '.join(f'{k} {v:.0f}' for k, v in kept.items())}"
 
 
@@ -105,6 +108,9 @@ def regressions(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"a fit of {row['clients']} clients takes {row['fit_ratio']:.1f} of that of {FEW}"
     if found["one_by_one"]["ratio"] < 2:
         yield f"one by one takes only {found['one_by_one']['ratio']:.1f} times as long"
+    auto = next(row for row in found["methods"]["rows"] if row["method"] == "auto")
+    if auto["one_by_one"] < 1.5 * auto["microseconds"]:
+        yield f"auto: {auto['microseconds']:.0f} us per client, one by one {auto['one_by_one']:.0f}"
     for name, each in found["memory"]["bytes_per_client"].items():
         if each > 400:
             yield f"memory: {name} {each:.0f} bytes per client, expected at most 400"
@@ -156,20 +162,37 @@ def one_by_one(samples: int, clients: int) -> dict[str, Any]:
     return {"clients": clients, "ratio": ratio, **{k: spread(v) for k, v in seconds.items()}}
 
 
-def by_method(clients: int) -> list[dict[str, Any]]:
-    """Run methods with personal models, without the test of each model on all test samples."""
+def by_method(clients: int) -> dict[str, Any]:
+    """Run methods with personal models, without the test of each model on all test samples.
+
+    The engine takes turns with the one that computes one client after the other.
+    """
     plan = PartitionPlan(clients=clients, partition="dirichlet", dirichlet=0.3, minimum=2)
-    dealt = federate(drawn(20 * clients, 64), plan)
+    samples, features = 20 * clients, 64
+    dealt = federate(drawn(samples, features), plan)
     found = []
     for name in METHODS:
-        seconds = [
-            cpu_seconds(
-                lambda m=name: run(create_method(m), dealt, metrics=Metrics(global_test=False))
-            )
-            for _ in range(1 if name == "auto" else 3)
-        ]
-        found.append({"method": name, "microseconds": 1e6 * median(seconds) / clients})
-    return found
+        seconds: dict[str, list[float]] = {"together": [], "one_by_one": []}
+        for _ in range(3):
+            for way, engine in (("together", InProcess), ("one_by_one", OneByOne)):
+                runner.InProcess = engine  # type: ignore[misc]
+                seconds[way].append(
+                    cpu_seconds(
+                        lambda m=name: run(
+                            create_method(m), dealt, metrics=Metrics(global_test=False)
+                        )
+                    )
+                )
+        runner.InProcess = InProcess  # type: ignore[misc]
+        each = {way: 1e6 * median(taken) / clients for way, taken in seconds.items()}
+        found.append(
+            {
+                "method": name,
+                "microseconds": each["together"],
+                "one_by_one": each["one_by_one"],
+            }
+        )
+    return {"clients": clients, "samples": samples, "features": features, "rows": found}
 
 
 def million(clients: int) -> dict[str, Any]:

@@ -74,6 +74,9 @@ NARROW, RATIO, FEWEST, WIDEST = 1024, 8, 1024, 2048
 SIGNS = 16  # of a projection, at least: fewer have too few different sums
 
 
+_Scored = tuple[Sequence[float], Array]  # scales, and the scores of several models
+
+
 @dataclass(frozen=True, kw_only=True)
 class Auto(ClosedForm[Tuned]):
     """The default: a log-linear pool of softmax and squared-loss heads with each client's prior.
@@ -148,14 +151,39 @@ class Auto(ClosedForm[Tuned]):
     @stacked_step
     def left_out(self, clients: Sequence[Client], question: Question) -> list[Judged]:
         """Evaluate all models on left-out samples; store the scores for `pool`."""
-        logits = self._logits_left_out([client.samples for client in clients], question)
-        return [
-            self._judged(client, question, each)
-            for client, each in zip(clients, logits, strict=True)
-        ]
+        parts = [client.samples for client in clients]
+        logits = self._logits_left_out(parts, question)
+        replies: dict[int, Judged] = {}
+        for places in alike([len(part) for part in parts], 4 * len(question.counts)):
+            some = [clients[place] for place in places]
+            scored: Iterable[_Scored] = _by_scales(self._squared_left_out(some, question))
+            if len(some) > 1:  # those of a large client are made when they are used
+                scored = list(scored)
+            for k, place in enumerate(places):
+                mine = ((steps, scores[:, k]) for steps, scores in scored)
+                replies[place] = self._judged(clients[place], question, logits[place], mine)
+        return [replies[place] for place in range(len(clients))]
 
-    def _judged(self, client: Client, question: Question, logits: Array) -> Judged:
-        """Evaluate all models; the logits are those of softmax heads, for each strength."""
+    def _judged(
+        self,
+        client: Client,
+        question: Question,
+        logits: Array,
+        squared_scores: Iterable[_Scored],
+    ) -> Judged:
+        """Evaluate all models of a client.
+
+        Parameters
+        ----------
+        client
+            The client.
+        question
+            The models.
+        logits
+            Logits of softmax heads, for each strength.
+        squared_scores
+            Scores of squared-loss models with equal scales, (models, samples, classes).
+        """
         samples, in_total = client.samples, client.in_total
         codes, counts = samples.labels.codes, question.counts
         own, strength = counts_of(samples.labels), question.pseudo_count
@@ -165,7 +193,7 @@ class Auto(ClosedForm[Tuned]):
         out = np.flatnonzero(folds(samples, question.folds) >= 0)
         kept: list[Array] = []
         squared: list[LikelihoodSums] = []
-        for steps, scores in _by_scales(self._squared_left_out(client, question)):
+        for steps, scores in squared_scores:
             kept.append(scores[:, out])
             squared.append(LikelihoodSums.over_scales(scores, odds, steps, codes, weights))
         logits, odds, codes, weights = logits[:, out], odds[out], codes[out], weights[out]
@@ -179,16 +207,17 @@ class Auto(ClosedForm[Tuned]):
         return Judged(squared=side_by_side(squared), soft=soft)
 
     def _squared_left_out(
-        self, client: Client, question: Question
+        self, clients: Sequence[Client], question: Question
     ) -> Iterator[tuple[Setting, Array]]:
-        """Yield each squared-loss candidate with its leave-one-out scores."""
-        samples = client.samples
+        """Yield each squared-loss candidate with its scores, (clients, samples, classes)."""
+        parts = [client.samples for client in clients]
         summed = "statistics", "lifted_statistics"  # a client may be missing in either total
-        hat = HatMatrix.of(samples.features.values)  # of a client's own fits, for every lift
+        # Of a client's own fits, for every lift.
+        hats = [HatMatrix.of(part.features.values) for part in parts]
         for each, name in zip(self._candidates(question.equations), summed, strict=False):
-            scored = each.left_out(samples, in_total=client.in_total_of(name), hat=hat)
-            for setting, scores in zip(each.settings, scored, strict=True):
-                yield setting, scores.astype(np.float32)
+            in_total = [client.in_total_of(name) for client in clients]
+            scored = each.left_out_of_all(parts, in_total=in_total, hats=hats)
+            yield from zip(each.settings, scored, strict=True)
 
     @step
     def left_out_errors(self, client: Client, equations: dict[str, Any]) -> SquaredErrors:
@@ -474,12 +503,12 @@ def _lift_beside(inputs: int, width: int) -> Lift:
 
 def _by_scales(
     found: Iterable[tuple[Setting, Array]],
-) -> Iterator[tuple[Sequence[float], Array]]:
+) -> Iterator[_Scored]:
     """Yield the scores of successive candidates with equal scales, stacked."""
     steps: Sequence[float] = ()
     stack: list[Array] = []
     for setting, scores in found:
-        full = len(stack) * scores.size >= _ENTRIES_AT_A_TIME
+        full = len(stack) * scores[0].size >= _ENTRIES_AT_A_TIME
         if stack and (full or scales(setting) is not steps):
             yield steps, np.stack(stack)
             stack = []

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedgram.core import codec
-from fedgram.core.samples import Floats, Samples
+from fedgram.core.samples import Array, Floats, Samples
 from fedgram.features.lift import Lift
 from fedgram.models.adjusted import Blend, Shifted
 from fedgram.models.linear import Classifier, Linear
@@ -174,19 +174,62 @@ class Candidates:
             The hat matrix of the samples without a lift; computed if not given.
         """
         own = LeaveOneOut.of(samples, self.equations, self.lift, in_total=in_total)
-        shared, unit = own.shared(), samples.features.space.unit
         hat = HatMatrix.of(samples.features.values) if hat is None else hat
+        yield from self._left_out(own, hat, [samples], [in_total])
+
+    def left_out_of_all(
+        self, parts: Sequence[Samples], *, in_total: Sequence[bool], hats: Sequence[HatMatrix]
+    ) -> Iterator[Array]:
+        """Yield the leave-one-out scores of each candidate, (clients, samples, classes).
+
+        In single precision. Those of a client do not depend on the other clients.
+
+        Parameters
+        ----------
+        parts
+            The samples of clients that have equally many.
+        in_total, hats
+            As in `left_out`, for each client.
+        """
+        shape = (len(parts), *parts[0].labels.onehot().shape)
+        scored = []
+        stacks = LeaveOneOut.stacks(parts, self.equations, self.lift, in_total=in_total)
+        for places, own in stacks:
+            hat = HatMatrix.stacked([hats[place] for place in places])
+            some = [parts[place] for place in places]
+            heard = [in_total[place] for place in places]
+            scored.append((places, self._left_out(own, hat, some, heard)))
+        for _ in self.settings:
+            found = np.empty(shape, np.float32)
+            for places, scores in scored:
+                found[places] = next(scores)
+            yield found
+
+    def _left_out(
+        self,
+        own: LeaveOneOut,
+        hat: HatMatrix,
+        parts: Sequence[Samples],
+        in_total: Sequence[bool],
+    ) -> Iterator[Floats]:
+        """Yield the scores of each candidate, for one client or a stack of clients."""
+        shared, unit = own.shared(), own.samples.features.space.unit
         fits = self._personal_fits(own, hat)
         for setting in self.settings:
             match setting["family"]:
                 case "ridge":
                     yield shared
                 case "fed3r":
-                    yield own.normalized(self.equations)
+                    found = [one.normalized(self.equations) for one in own.clients()]
+                    yield np.stack(found).reshape(shared.shape)
                 case "lda":
-                    rows = self.lift(samples.features).real()
                     known = self._gaussian(setting["shrinkage"])
-                    yield known.left_out(rows, own.codes, in_total=in_total)
+                    rows = [self.lift(each.features).real() for each in parts]
+                    found = [
+                        known.left_out(each, part.labels.codes, in_total=heard)
+                        for each, part, heard in zip(rows, parts, in_total, strict=True)
+                    ]
+                    yield np.stack(found).reshape(shared.shape)
                 case "intercept":
                     yield shared + fits["intercept"](setting["strength"])
                 case "fedhip":
@@ -202,7 +245,7 @@ class Candidates:
     ) -> dict[str, Callable[[float], Floats]]:
         """Return leave-one-out predictions as functions of a setting, for the families in use."""
         made: dict[str, Callable[[], Curve]] = {
-            "intercept": lambda: own.fit_residual(np.ones((len(own.samples), 1))),
+            "intercept": lambda: own.fit_residual(np.ones((own.truth.shape[-2], 1))),
             "fedhip": own.with_extra_weight,
             "apfl": lambda: own.fit_residual_with(hat),
             "local": lambda: (

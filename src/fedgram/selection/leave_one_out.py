@@ -62,7 +62,7 @@ class HatMatrix:
     def of(cls, rows: Array) -> HatMatrix:
         """Decompose the smaller of ``rows rows'`` and ``rows' rows``; int8 rows are the fastest."""
         if rows.ndim == 3:
-            return cls._stacked([cls.of(each) for each in rows])
+            return cls.stacked([cls.of(each) for each in rows])
         count, width = rows.shape
         flops.add(2 * count * width * min(count, width))
         if count <= width:
@@ -75,12 +75,12 @@ class HatMatrix:
     def from_gram(cls, products: Floats) -> HatMatrix:
         """Decompose ``rows rows'``, of one client or of several."""
         if products.ndim == 3:
-            return cls._stacked([cls.from_gram(each) for each in products])
+            return cls.stacked([cls.from_gram(each) for each in products])
         spread, left = _eigen(products)
         return cls(left * np.sqrt(spread), spread)
 
     @classmethod
-    def _stacked(cls, each: Sequence[HatMatrix]) -> HatMatrix:
+    def stacked(cls, each: Sequence[HatMatrix]) -> HatMatrix:
         """Return the hat matrices of several clients, each in the memory order of its own."""
         spread = np.stack([one.spread for one in each])
         if all(one.basis.flags.f_contiguous for one in each):
@@ -170,7 +170,7 @@ class LeaveOneOut:
         """
         if isinstance(shared, NormalEquations):
             ((_, own),) = cls.stacks([samples], shared, lift, in_total=[in_total])
-            return own._first()
+            return own.clients()[0]
         truth = samples.labels.onehot()
         return cls(
             samples=samples,
@@ -219,10 +219,13 @@ class LeaveOneOut:
                 ),
             )
 
-    def _first(self) -> LeaveOneOut:
-        """Return the predictions of the first client, without an axis for clients."""
-        arrays = ("truth", "codes", "residual", "whitened", "weight")
-        return replace(self, **{name: getattr(self, name)[0] for name in arrays})
+    def clients(self) -> list[LeaveOneOut]:
+        """Return the predictions of each client of a stack, without an axis for clients."""
+        if self.truth.ndim == 2:
+            return [self]
+        names = ("truth", "codes", "residual", "whitened", "weight")
+        arrays = zip(*(getattr(self, name) for name in names), strict=True)
+        return [replace(self, **dict(zip(names, each, strict=True))) for each in arrays]
 
     @cached_property
     def leverage(self) -> Floats:
