@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -192,7 +193,9 @@ def by_method(clients: int) -> dict[str, Any]:
                 "one_by_one": each["one_by_one"],
             }
         )
-    return {"clients": clients, "samples": samples, "features": features, "rows": found}
+    load = os.getloadavg()[1]
+    about = {"clients": clients, "samples": samples, "features": features, "load": load}
+    return {**about, "cores": os.cpu_count(), "rows": found}
 
 
 def million(clients: int) -> dict[str, Any]:

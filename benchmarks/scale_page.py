@@ -56,7 +56,8 @@ each. The returned record has them in any case.
 
 METHODS = """\
 Whole runs of {clients:,} clients with {samples:,} samples of {features} features in all, skewed by classes (Dirichlet 0.3), without
-the test of each model on the test samples of all clients. *One by one* is the same without unions and stacks.
+the test of each model on the test samples of all clients. *One by one* is the same without unions and stacks, in turns.
+On average {load:.0f} programs wanted the machine's {cores} processors, which makes each slower: compare the two columns.
 """
 
 PAPER = """\

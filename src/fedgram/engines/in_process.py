@@ -60,7 +60,9 @@ class InProcess:
     Replies are added in the order of the clients' names. Besides the sum, one contribution is in
     memory with one worker, and the number of workers plus two with several workers. Steps with a
     batched form (`fedgram.training.batched`) run for several clients at once, up to 8 MB of
-    parameters; memory then grows by the size of a batch. The result depends on none of this.
+    parameters, and stacked steps (`fedgram.federation.stacked_step`) for small clients of up to
+    4,096 samples in all; memory then grows by the size of a batch. The result depends on none of
+    this.
 
     Parameters
     ----------
