@@ -219,7 +219,7 @@ def test_vectors_that_are_not_finite_are_not_predicted(here, value):
         ("1,2,3,4,5,nan\n", ["row 0", "NaN"]),
         ("1,2,3,4,5,many\n", ["row 1", "6 numbers"]),
         ("1,2,3,4,5,6\n1,2\n", ["row 2", "6 numbers"]),
-        ("1,2\n", ["2 features", "6"]),
+        ("1,2\n", ["expected 6 features", "got 2"]),
         ("a,b,c,d,e,f\n", ["no rows"]),
         ("", ["no rows"]),
     ],

@@ -144,12 +144,15 @@ def test_another_backbone_and_another_kind_of_data_are_refused(here, model, tmp_
     new = here / "new"
     refused(4, "the model was made with pixels:2", "predict", model, new, "--backbone", "pixels:3")
     done("features", new / "day0", "--backbone", "pixels:3", "-o", tmp_path / "other.npz")
-    refused(3, "27 features, the model was made for 12", "predict", model, tmp_path / "other.npz")
+    words = "features of pixels:3 pixels:3, but the model was made with pixels:2 pixels:2"
+    refused(4, words, "predict", model, tmp_path / "other.npz")
     with np.load(tmp_path / "other.npz") as archive:
         arrays = dict(archive)
     np.savez(tmp_path / "named.npz", **{**arrays, "x": arrays["x"][:, :12]})
-    words = "features of pixels:3 pixels:3, but the model was made with pixels:2 pixels:2"
     refused(4, words, "predict", model, tmp_path / "named.npz")
+    np.savez(tmp_path / "wide.npz", x=arrays["x"])
+    words = "expected 12 features, as the model was fitted on, got 27"
+    refused(3, words, "predict", model, tmp_path / "wide.npz")
     (tmp_path / "new.txt").write_text("good\nbad\n")
     words = "new.txt: texts, but pixels:2, the backbone of the model, takes images"
     refused(4, words, "predict", model, tmp_path / "new.txt")

@@ -181,7 +181,11 @@ def _images(files: Sequence[Path], name: str) -> Items:
 def _folder(root: Path, labels: Labelling) -> Items:
     files = sorted(p for p in root.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     if not files:
-        raise DataError(f"{root}: no images; expected a folder of images for each class")
+        wanted = "a folder of images for each class" if labels == "required" else "images"
+        raise DataError(
+            f"{root}: no images; expected {wanted}, in files that end with "
+            f"{', '.join(sorted(IMAGE_SUFFIXES))}"
+        )
     folders = [tuple(map(normalized, path.relative_to(root).parts[:-1])) for path in files]
     depths = {len(names) for names in folders}
     if labels == "ignored" or (labels == "optional" and depths == {0}):

@@ -179,8 +179,8 @@ def _owners(data: Dataset, plan: PartitionPlan, split: Integers, clients: int) -
     train = np.flatnonzero(split == TRAIN)
     if len(train) < clients:
         raise DataError(
-            f"{len(train)} training samples are not enough for {clients} clients; "
-            "use fewer data.clients"
+            f"expected at least {clients} training samples, one for each client, got "
+            f"{len(train)}; use fewer clients (data.clients)"
         )
     if plan.partition == "given":
         _, owner = np.unique(_column(data, "client"), return_inverse=True)

@@ -414,20 +414,20 @@ def _holds_images(source: str) -> bool:
 
 
 def _require_source(found: Vectors, space: Space, source: str) -> None:
+    if found.backbone and found.backbone != space.backbone:
+        raise MismatchError(
+            f"{source}: features of {found.backbone}, but the model was made with "
+            f"{space.backbone or 'vectors of an unnamed backbone'}; extract them with that backbone"
+        )
     if found.x.shape[1] != space.inputs:
         raise DataError(
-            f"{source}: vectors of {found.x.shape[1]} features, the model was made for "
-            f"{space.inputs}; give one row of {space.inputs} numbers per sample"
+            f"{source}: expected {space.inputs} features, as the model was fitted on, got "
+            f"{found.x.shape[1]}; give one row of {space.inputs} numbers per sample"
         )
     if isinstance(space.layout, TableLayout) and not found.backbone:
         raise DataError(
             f"{source}: the model was made for {space.backbone}; give a table with these columns, "
             "or its features"
-        )
-    if found.backbone and found.backbone != space.backbone:
-        raise MismatchError(
-            f"{source}: features of {found.backbone}, but the model was made with "
-            f"{space.backbone or 'vectors of an unnamed backbone'}; extract them with that backbone"
         )
 
 
