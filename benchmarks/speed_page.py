@@ -151,6 +151,14 @@ def gradients_rows(found: dict[str, Any]) -> Iterator[str]:
     for local, each in found["rounds"].items():
         for name, one in each["ratios"].items():
             yield _row(local, name, shown(one))
+    yield (
+        "\nThe embedded digits with the label skew of `fedgram run`, 3 epochs and batches of 128. "
+        "*One client after the other* is fedgram without stacks of clients.\n"
+    )
+    yield from _head("clients", "samples of a client", "time over time", "ratio")
+    for clients, each in found["small"].items():
+        for name, one in each["ratios"].items():
+            yield _row(clients, f"{each['smallest']} to {each['largest']}", name, shown(one))
 
 
 def ray_rows(found: dict[str, Any]) -> Iterator[str]:
