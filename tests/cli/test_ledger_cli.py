@@ -537,6 +537,8 @@ def stage(here, props):
         ("ledger solve ledger -o out -s method.afl.rigde=3", 2, "did you mean 'ridge'"),
         ("ledger solve ledger -o out -m fedhip", 2, 'give numbers for settings that are "auto"'),
         ("ledger solve ledger -o out -m central", 7, "use a method that needs sums only"),
+        ("ledger solve ledger -o out -m fedncm", 2, "a sum of another kind (ClassSums)"),
+        ("ledger solve ledger -o out -m closed-maml", 2, "a sum of another kind (Quadratic)"),
         ("ledger solve ledger -o out -s method.afl.lift={width=9}", 4, "lift(width 9"),
         ("ledger solve ledger -o out -m fedhip -s method.fedhip.lift={width=9}", 4, "lift(width 9"),
         (

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.statistics import Statistics
+from fedgram.engines.remote.validation import example
 from fedgram.errors import ConfigError, PrivacyError
 from fedgram.federation.method import Method, shared_digest
 from fedgram.federation.protocol import Total
@@ -61,8 +62,16 @@ class Ledgered:
                 "head (afl, or logistic with exchanges=0), which is valid at once; run logistic, "
                 "auto and the like again with the sites present"
             )
+        if self._total.count:
+            like = example(step, None, self._total.space, self._total.classes)
+            if type(like) is not Statistics:
+                raise ConfigError(
+                    "a ledger holds Gram matrices and class sums; expected a method that sums "
+                    f"these, got {step_name(step)} with a sum of another kind "
+                    f"({type(like).__name__}); use a ridge head, such as afl"
+                )
         self._answered = True
-        return self._total  # type: ignore[return-value]  # a method's one sum is of statistics
+        return self._total  # type: ignore[return-value]  # it is the sum of such replies
 
     def gather(
         self, step: Step[Reply], broadcast: Any = None, *, clients: Iterable[str] | None = None
