@@ -1,6 +1,7 @@
 """Residual sums of a softmax regression: the same bytes however the samples are spread."""
 
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -482,10 +483,16 @@ def test_wrong_programs_are_wrong_for_one_reason():
     residuals=st.booleans(),
     reach=st.sampled_from([0.0, 0.02, 2.0, 1000.0]),
     mixed=st.booleans(),
+    small=st.sampled_from([-1, 0, 4, 256]),
 )
 def test_a_union_gives_the_sum_and_the_bytes_of_its_clients(
-    sizes, number, base, residuals, reach, mixed
+    sizes, number, base, residuals, reach, mixed, small
 ):
+    with mock.patch.object(sums, "_SMALL", small):  # larger clients are computed one by one
+        check_union(sizes, number, base, residuals, reach, mixed)
+
+
+def check_union(sizes, number, base, residuals, reach, mixed):
     samples = trainable().take(slice(0, sum(sizes)))
     query = asked(trainable(), number=number, base=base, reach=reach)
     query = replace(query, residuals=residuals)

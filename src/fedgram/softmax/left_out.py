@@ -7,7 +7,7 @@ for many clients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,8 +79,12 @@ def left_out_logits(clients: Sequence[FoldLogits], strengths: Sequence[float]) -
             groups.setdefault(part.shape, []).append(part)
     used = [place for place, strength in enumerate(strengths) if strength]
     for parts in groups.values():
-        for some, places in _chunks(parts, used):
-            _add_own_parts(some, places, [strengths[place] for place in places])
+        number, together = _stack_size(parts[0], len(used))
+        for start in range(0, len(parts), number):
+            some = _FoldStack(parts[start : start + number])
+            for first in range(0, len(used), together):
+                places = used[first : first + together]
+                some.add_own_parts(places, [strengths[place] for place in places])
     return found
 
 
@@ -89,30 +93,33 @@ def _sides(fold: Integers, number: int) -> tuple[Array, Array]:
     return out, ~out
 
 
-def _chunks(parts: list[_FoldPart], used: list[int]) -> Iterator[tuple[list[_FoldPart], list[int]]]:
-    """Yield parts of equal shapes with places of strengths, in stacks of bounded size."""
-    if not used:
-        return
-    rows, classes = parts[0].client.rows, parts[0].logits.shape[1]
-    samples, width = len(parts[0].rest) + len(parts[0].out), rows.shape[1]
+def _stack_size(part: _FoldPart, strengths: int) -> tuple[int, int]:
+    """Return how many parts of this shape, and how many strengths, are computed together."""
+    rows, classes = part.client.rows, part.logits.shape[1]
+    samples, width = len(part.rest) + len(part.out), rows.shape[1]
     each = max(1, classes * max(samples, width), samples * min(samples, width))
-    together = max(1, min(len(used), _ENTRIES_AT_A_TIME // each))
-    number = max(1, _ENTRIES_AT_A_TIME // max(each * together, samples * width))
-    for start in range(0, len(parts), number):
-        for first in range(0, len(used), together):
-            yield parts[start : start + number], used[first : first + together]
+    together = max(1, min(strengths, _ENTRIES_AT_A_TIME // each))
+    return max(1, _ENTRIES_AT_A_TIME // max(each * together, samples * width)), together
 
 
-def _add_own_parts(parts: list[_FoldPart], places: list[int], strengths: list[float]) -> None:
-    """Add the logits of the own parts, for each of the strengths."""
-    own = OwnRows.of(np.stack([part.client.rows[part.rest] for part in parts]))
-    added = own.corrections(
-        np.stack([part.logits[part.rest] for part in parts]),
-        np.stack([part.client.targets[part.rest] for part in parts]),
-        strengths,
-    )
-    out = np.stack([part.client.rows[part.out] for part in parts])
-    with single_threaded_blas():
-        logits = np.matmul(out[:, None], added).astype(np.float32, copy=False)
-    for part, more in zip(parts, logits, strict=True):
-        part.scores[np.array(places)[:, None], part.out] += more
+class _FoldStack:
+    """The arrays of parts of equal shapes."""
+
+    def __init__(self, parts: list[_FoldPart]) -> None:
+        self._parts = parts
+        self._own = OwnRows.of(_stacked([part.client.rows[part.rest] for part in parts]))
+        self._logits = _stacked([part.logits[part.rest] for part in parts])
+        self._targets = _stacked([part.client.targets[part.rest] for part in parts])
+        self._out = _stacked([part.client.rows[part.out] for part in parts])
+
+    def add_own_parts(self, places: list[int], strengths: list[float]) -> None:
+        """Add the logits of the own parts to the scores, for each of the strengths."""
+        added = self._own.corrections(self._logits, self._targets, strengths)
+        with single_threaded_blas():
+            logits = np.matmul(self._out[:, None], added).astype(np.float32, copy=False)
+        for part, more in zip(self._parts, logits, strict=True):
+            part.scores[np.array(places)[:, None], part.out] += more
+
+
+def _stacked(arrays: list[Array]) -> Array:
+    return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)  # no copy of a large one

@@ -34,6 +34,7 @@ from fedgram.runtime import flops
 from fedgram.selection.holdout import content_hashes, folds
 from fedgram.softmax.arithmetic import SoftmaxGrid, exact_logits, softmax_residuals
 
+_SMALL = 256  # samples of a client that is computed together with others
 _ENTRIES_AT_A_TIME = 2**18  # of float64 logits: 2 MB fit in the cache
 
 
@@ -175,9 +176,19 @@ class SoftmaxQuery:
         """Return the sum of the replies of the clients of a union, and the sum of their bytes."""
         if not self.space.exact:
             raise ExactnessError("sums of features without a grid depend on the order of additions")
-        sizes = _ReplySizes.of(self, union)
-        sums = self._sums(union.samples, sizes)
-        return sums, sizes.total(self, union, sums.at)
+        counts, large = union.count(), np.flatnonzero(union.count() > _SMALL)
+        replies = [self.sums(_of_client(union, client)) for client in large.tolist()]
+        size = sum(map(codec.counted, replies))
+        if len(large):  # they have blocks of their own, and their sums need more bytes
+            rows, place = np.flatnonzero(counts[union.owners] <= _SMALL), counts <= _SMALL
+            owners = (np.cumsum(place) - 1)[union.owners[rows]]
+            small = union.samples.take(rows)
+            union = Union(samples=small, owners=owners, clients=union.clients - len(large))
+        if union.clients:
+            sizes = _ReplySizes.of(self, union)
+            replies.append(self._sums(union.samples, sizes))
+            size += sizes.total(self, union, replies[-1].at)
+        return ResidualSums.sum_of(replies), size
 
     def _sums(self, samples: Samples, sizes: _ReplySizes | None) -> ResidualSums:
         features, labels = lifted(samples, self.lift)
@@ -303,7 +314,7 @@ class _ReplySizes:
         if query.residuals:
             most = union.count() * (query.space.bound << query.grid.residuals)
             for client in np.flatnonzero(self.types["products"] < narrow_types(-most, most)):
-                alone = query.sums(union.samples.take(np.flatnonzero(self.owners == client)))
+                alone = query.sums(_of_client(union, int(client)))
                 self.types["products"][client] = types_of_rows(alone.products.ravel())
         flops.add(before - flops.total())  # a client does not make its reply twice
         folds, shape = len(query.values), query.values.shape if query.residuals else (0, 0, 0)
@@ -414,6 +425,14 @@ class ResidualSums(Additive):
         """Return the sums that do not depend on the partition, for digests."""
         names = ("count", "products", "loss", "out_count", "out_loss", "out_correct", "fingerprint")
         return {name: getattr(self, name) for name in names}
+
+
+def _of_client(union: Union, client: int) -> Samples:
+    """Return the samples of one client of a union, as a part of its block if they are together."""
+    rows = np.flatnonzero(union.owners == client)
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return union.samples.take(slice(int(rows[0]), int(rows[-1]) + 1))
+    return union.samples.take(rows)
 
 
 def _blocks(features: Features, classes: int) -> Iterator[tuple[slice, Floats]]:
