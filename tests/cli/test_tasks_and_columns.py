@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import fedgram as fg
 from fedgram.cli import main
 from fedgram.core import codec
 from fedgram.data.sources import load_dataset
 from fedgram.errors import DataError
+from fedgram.federation.federated_dataset import training_batches
 
 
 @pytest.fixture
@@ -122,10 +124,9 @@ def test_combinations_that_a_regression_does_not_have_are_refused_by_name(here):
         done = command(*words)
         assert done.exit_code == 2, done.output
         assert text in done.output
-    words = "contributions are of classes"
     done = command("contribute", "doses.npz", "--client", "north", "-o", "north.contribution")
     assert done.exit_code == 3
-    assert words in done.output
+    assert "for numbers use data.task=regression" in done.output
 
 
 def test_a_partition_of_numbers_shows_groups(here):
@@ -200,3 +201,58 @@ def test_a_shared_model_of_numbers_is_personalized(here, method):
     done = command("personalize", f"r/{method}/shared.safetensors", "far.npz", "-o", "own")
     assert done.exit_code == 3
     assert "y: expected values in [0, 100]" in done.output
+
+
+def test_contributions_of_numbers_end_where_a_run_does(here):
+    content = dict(np.load("doses.npz"))
+    content["split"] = np.zeros(200, int)
+    for name in ("north", "south"):
+        own = content["client"] == name
+        np.savez(f"{name}.npz", **{key: array[own] for key, array in content.items()})
+    assert command("ledger", "init", "study.ledger").exit_code == 0
+    task = ("-s", "data.task=regression", "-s", "data.output_range=[0,100]")
+    for name in ("north", "south"):
+        given = ("contribute", f"{name}.npz", "--client", name, "-m", "apfl-linear")
+        done = command(*given, *task, "-o", f"{name}.contribution")
+        assert done.exit_code == 0, done.output
+        done = command("ledger", "join", "study.ledger", f"{name}.contribution")
+        assert done.exit_code == 0, done.output
+    solved = command("ledger", "solve", "study.ledger", "-m", "apfl-linear", "-o", "shared")
+    assert solved.exit_code == 0, solved.output
+    rows = list(csv.DictReader(io.StringIO(command("predict", "shared", "new.npz").stdout)))
+    assert np.abs([float(row["y"]) for row in rows] - content["y"][:5]).max() < 15
+    assert command("personalize", "shared", "north.npz", "-o", "own").exit_code == 0
+    federated = [
+        fg.Site(id=name, train=samples, valid=samples.take([]), test=samples)
+        for name in ("north", "south")
+        for samples in training_batches(f"{name}.npz", fg.Grid(), output_range=(0, 100))
+    ]
+    total = sum(
+        (fg.Statistics.of(site.train.features, site.train.labels) for site in federated[1:]),
+        start=fg.Statistics.of(federated[0].train.features, federated[0].train.labels),
+    )
+    expected = fg.Linear.of(total, ridge=fg.create_method("apfl-linear").ridge)
+    found = codec.load(Path("shared"))
+    np.testing.assert_array_equal(found.predictor().weights, expected.weights)
+    far = command(
+        "contribute",
+        "north.npz",
+        "--client",
+        "far",
+        "-m",
+        "apfl-linear",
+        "-s",
+        "data.task=regression",
+        "-s",
+        "data.output_range=[0,500]",
+        "-o",
+        "far",
+    )
+    assert far.exit_code == 0, far.output
+    refused = command("ledger", "join", "study.ledger", "far")
+    assert refused.exit_code == 4
+    assert "outputs differ" in refused.output
+    assert "use the same task, outputs and output_range everywhere" in refused.output
+    none = command("contribute", "north.npz", "--client", "a", "-o", "a", *task[:2])
+    assert none.exit_code == 2
+    assert "expected the range that all sites agreed on" in none.output

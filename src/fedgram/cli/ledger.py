@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -18,6 +20,7 @@ from fedgram.cli.root import main, say
 from fedgram.cli.screen import cell
 from fedgram.core import codec
 from fedgram.core.statistics import Statistics
+from fedgram.data.ranges import require_agreed_range
 from fedgram.engines.ledger_backed import publish
 from fedgram.errors import ConfigError, DataError, FedgramError, LedgerError
 from fedgram.experiments import config as configuration
@@ -59,7 +62,8 @@ def contribute(
     """Write this site's sums to a file that may leave the site.
 
     DATA is a feature file (.npz, .safetensors, .parquet, .arrow), which may be larger than memory;
-    test samples (split 2) are not included.
+    test samples (split 2) are not included. Of a regression all sites give the same range of the
+    outputs: -s data.task=regression -s data.output_range=[0,100]
 
     Example: fedgram contribute north/features.npz --client north -o north.contribution
     """
@@ -70,9 +74,10 @@ def contribute(
         raise ConfigError(
             f"method {name!r} has no statistics to contribute; use afl, fedhip or apfl-linear"
         )
-    statistics = Statistics.zero()
-    for samples in training_batches(data, settings.grid):
-        statistics += step(Client(id=client, train=samples, valid=samples.take([])), None)
+    require_agreed_range(settings.data.task, settings.data.output_range, "contribute")
+    batches = training_batches(data, settings.grid, output_range=settings.data.output_range)
+    parts = (step(Client(id=client, train=part, valid=part.take([])), None) for part in batches)
+    statistics = functools.reduce(operator.add, parts)  # there is a part, or an error
     if remove:  # the ledger keeps its id, which must not confirm a guess of what was removed
         statistics, tag = -statistics, random_tag(tag)
     codec.save(out, Contribution(client=client, statistics=statistics, tag=tag))

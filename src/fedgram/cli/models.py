@@ -76,6 +76,7 @@ def personalize(
 def _own_samples(held: SavedModel, common: Any, source: str) -> Samples:
     """Return the samples of a site's file as the features of a shared model."""
     known, space = held.standardization, common.space
+    ranges = [(output.low, output.high) for output in outputs_named(common.classes)]
     if is_standardized(space):
         require_means(known, space, source)
     return concatenate(
@@ -85,7 +86,7 @@ def _own_samples(held: SavedModel, common: Any, source: str) -> Samples:
                 Grid.of(space),
                 scaling=known,
                 columns=held.columns,
-                outputs=outputs_named(common.classes),
+                output_range=ranges or None,
             )
         )
     )

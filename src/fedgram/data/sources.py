@@ -434,8 +434,7 @@ def _codes(y: Array, name: str) -> Integers:
         if not whole:
             raise DataError(
                 f"{name}: y: expected integer class codes from 0, got {y.dtype} values "
-                "(for numbers use data.task=regression of 'fedgram run', or task='regression' in "
-                "Python; contributions are of classes)"
+                "(for numbers use data.task=regression, or task='regression' in Python)"
             )
     codes: Integers = y.astype(np.int64)
     return codes

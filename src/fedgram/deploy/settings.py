@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedgram.data.dataset import REGRESSION
+from fedgram.data.ranges import require_agreed_range
 from fedgram.engines.remote.collector import Deadlines
 from fedgram.engines.remote.policy import SitePolicy
 from fedgram.errors import ConfigError, DataError
@@ -155,11 +155,7 @@ def read_site(path: Path) -> SiteSettings:
         raise ConfigError(f"{path}: share = {share!r}: expected an integer >= 0")
     folder = path.resolve().parent
     data = _table(settings, "data", path)
-    if data.get("task") == REGRESSION and "output_range" not in data:
-        raise ConfigError(
-            f"{path}: data.output_range: expected the range that all sites agreed on, such as "
-            "output_range = [0, 100]; a range taken from the data of one site fits no other"
-        )
+    require_agreed_range(data.get("task"), data.get("output_range"), str(path))
     raw = _table(settings, "features", path)
     if isinstance(data.get("source"), str):
         data["source"] = found(data["source"], folder)

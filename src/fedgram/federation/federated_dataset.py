@@ -11,7 +11,6 @@ import numpy as np
 
 from fedgram.core.samples import Labels, Samples, concatenate
 from fedgram.core.segments import Segments
-from fedgram.core.targets import Output
 from fedgram.data.batches import dataset_batches
 from fedgram.data.dataset import REGRESSION, TEST, Dataset
 from fedgram.data.partition import Partition, partition
@@ -110,7 +109,7 @@ def training_batches(
     *,
     scaling: Standardization | None = None,
     columns: Sequence[str] = (),
-    outputs: Sequence[Output] = (),
+    output_range: Sequence[Any] | None = None,
 ) -> Iterator[Samples]:
     """Yield the samples of a site's file on the grid without test samples, in batches of rows.
 
@@ -127,8 +126,8 @@ def training_batches(
         Standardizes raw columns.
     columns
         Names of the columns, in the order of the features, of files that have such names.
-    outputs
-        The outputs of a regression.
+    output_range
+        For a regression the lowest and highest possible value of the outputs, as in `load_dataset`.
 
     Examples
     --------
@@ -136,9 +135,8 @@ def training_batches(
     [1797]
     """
     found = False
-    if outputs:
-        ranges = [(output.low, output.high) for output in outputs]
-        batches = iter([load_dataset(source, task=REGRESSION, output_range=ranges)])
+    if output_range is not None:
+        batches = iter([load_dataset(source, task=REGRESSION, output_range=output_range)])
     else:
         batches = dataset_batches(source) if grid.bound else iter([load_dataset(source)])
     for data in batches:
