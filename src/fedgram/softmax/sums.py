@@ -234,13 +234,15 @@ class SoftmaxQuery:
             if self.residuals:
                 residuals[~used] = 0
                 products += block_matmul(rows.T, residuals).astype(dtype, copy=False)
+            hits = np.zeros(len(used), np.int64)
+            hits[~used] = logits[~used].argmax(axis=1) == codes[part][~used]
             each = {
                 "count": used.astype(np.int64),
                 "loss": np.where(used, losses, 0),
                 "base_loss": np.where(used, self._base_losses(number, rows, codes[part]), 0),
                 "out_count": (~used).astype(np.int64),
                 "out_loss": np.where(used, 0, losses),
-                "out_correct": (~used & (logits.argmax(axis=1) == codes[part])).astype(np.int64),
+                "out_correct": hits,
             }
             for name, values in each.items():
                 numbers[name] += int(values.sum())
