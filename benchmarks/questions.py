@@ -293,8 +293,8 @@ def runs_of(rows: list[dict[str, Any]]) -> Runs:
 
 
 def collect(folder: Path, target: Path) -> None:
-    """Add runs, and summarize each row; rows of which only a summary is stored stay until all their
-    seeds were run again."""
+    """Add runs, and summarize each row; a row of which only a summary is stored keeps it until all
+    its seeds, and those of its base, were run again."""
     before = rows_in(target)
     runs = runs_of(before)
     for path in sorted(folder.glob("*.json")):
@@ -307,13 +307,19 @@ def collect(folder: Path, target: Path) -> None:
     kept = {key for key, row in old.items() if not set(row["seeds"]) <= runs.get(key, {}).keys()}
     kept |= {key for key in old if (key[0], _base(key[1])) in kept}
     rows = [
-        old[key] if key in kept else summary(*key, runs)
+        {**old[key], **runs_in(runs, key)} if key in kept else summary(*key, runs)
         for key in sorted(runs.keys() | old.keys(), key=_place)
     ]
     target.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps({"clients": CLIENTS, "dirichlet": SKEW, "rows": []}, indent=1)
     lines = ",\n  ".join(json.dumps(row) for row in rows)
     target.write_text(head.replace("[]", f"[\n  {lines}\n ]") + "\n", encoding="utf-8")
+
+
+def runs_in(runs: Runs, key: tuple[str, str]) -> dict[str, Any]:
+    """Return the runs of a row by seed, for the stored file, if there are some."""
+    found = [run for _, run in sorted(runs.get(key, {}).items())]
+    return {"runs": found} if found else {}
 
 
 KEPT = ("seed", "accuracy", "client_mean", "seconds", "tuned", "losses", "samples", "right")
@@ -339,7 +345,7 @@ def summary(name: str, row: str, runs: Runs) -> dict[str, Any]:
         "chosen": [run["tuned"].split(":")[0] for run in seeds.values()],
         "base": _base(row),
         **_difference(seeds, runs.get((name, _base(row)), {}), fixed=_base(row) in FIXED),
-        "runs": list(seeds.values()),
+        **runs_in(runs, (name, row)),
     }
 
 

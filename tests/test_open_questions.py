@@ -100,14 +100,20 @@ def test_summaries_whose_runs_are_gone_stay_until_all_their_seeds_are_run_again(
     stored.write_text(json.dumps(summaries))
     before = rows(stored)
 
-    questions.collect(runs(tmp_path / "new", [0], ["GELU lift"], name="mnist"), stored)
-    assert rows(stored) == before  # seed 1 is not there
-    questions.collect(runs(tmp_path / "new", [0, 1], ["GELU lift"], name="mnist"), stored)
-    assert rows(stored) == before  # its base is not there
-    questions.collect(runs(tmp_path / "new", [0, 1], ["ReLU lift"], name="mnist"), stored)
+    added = {"GELU lift": [0], "4 residual blocks": [], "ReLU lift": []}
+    for seeds, row in [([0], "GELU lift"), ([1], "GELU lift"), ([0], "ReLU lift")]:
+        questions.collect(runs(tmp_path / f"{row} {seeds}", seeds, [row], name="mnist"), stored)
+        added[row] = sorted({*added[row], *seeds})
+        after = rows(stored)  # seeds are not there, or those of the base
+        held = {row: after["mnist", row].pop("runs", []) for row in added}
+        assert {row: [run["seed"] for run in found] for row, found in held.items()} == added
+        assert after == before
+    questions.collect(runs(tmp_path / "new", [1], ["ReLU lift"], name="mnist"), stored)
     after = rows(stored)
     assert after.keys() == before.keys()
-    assert {row for _, row in before if "runs" in after["mnist", row]} == {"ReLU lift", "GELU lift"}
+    for row in ("GELU lift", "ReLU lift"):
+        assert [run["seed"] for run in after["mnist", row].pop("runs")] == [0, 1]
+    assert after == before  # the same runs again
 
 
 def test_runs_that_are_stored_are_not_made_again(tmp_path, questions, monkeypatch):
