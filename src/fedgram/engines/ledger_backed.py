@@ -64,7 +64,7 @@ class Ledgered:
             )
         if self._total.count:
             like = example(step, None, self._total.space, self._total.classes)
-            if type(like) is not Statistics:
+            if type(like) is not type(self._total):
                 raise ConfigError(
                     "a ledger holds Gram matrices and class sums; expected a method that sums "
                     f"these, got {step_name(step)} with a sum of another kind "
