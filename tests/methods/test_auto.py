@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fedgram import Dataset, Grid, Lift, Statistics, create_method, federate, run
+from fedgram import Dataset, Grid, Labels, Lift, Statistics, create_method, federate, run
 from fedgram.checks import laws
 from fedgram.checks.federations import federated, partitioned, trainable
 from fedgram.cli import main
@@ -26,6 +26,7 @@ from fedgram.methods.auto import _lift_beside
 from fedgram.selection.candidates import SCALES, settings_for
 from fedgram.selection.class_prior import class_counts, counts_of, left_out_log_odds
 from fedgram.selection.holdout import folds
+from fedgram.selection.lift_gain import MOST, RIDGES, gains, left_out_alone
 from fedgram.selection.normal_equations import NormalEquations
 from fedgram.selection.pool import LikelihoodSums, LogLinear, log_losses
 from fedgram.softmax.arithmetic import SoftmaxGrid
@@ -88,28 +89,82 @@ def test_exchanges_are_residual_sums_of_the_path(exchanges):
         ("standard", 200, 1600),
         ("standard", 384, 2048),
         ("standard", 1024, 2048),
-        ("standard", 1025, 0),
         ("high", 64, 4096),
         ("high", 1280, 4096),
     ],
 )
 def test_effort_is_the_width_of_a_second_lift(effort, inputs, width):
     rows = np.random.default_rng(0).normal(size=(2, inputs))
-    space = Grid()(rows).space
-    assert create_method("auto", {"effort": effort})._beside(space) == width
-    lifted = create_method("auto", {"effort": effort, "lift": {"width": 16}})
-    assert lifted._beside(lifted.lift.space(space)) == 0
+    labels = Labels(np.array([0, 1]), ("a", "b"))
+    total = Statistics.of(Grid()(rows), labels)
+    assert create_method("auto", {"effort": effort})._beside(None, total) == width
+    method = create_method("auto", {"effort": effort, "lift": {"width": 16}})
+    lifted = Statistics.of(method.lift(Grid()(rows)), labels)
+    assert method._beside(None, lifted) == 0
+
+
+def spirals(samples, seed=0):
+    """Two classes that wind around each other in two columns."""
+    rng = np.random.default_rng(seed)
+    length, y = rng.uniform(0.5, 3.0, samples), rng.integers(2, size=samples)
+    angle = 2.5 * length + np.pi * y
+    x = length[:, None] * np.c_[np.cos(angle), np.sin(angle)] + 0.05 * rng.normal(size=(samples, 2))
+    return x, np.where(y == 1, "in", "out")
+
+
+@pytest.mark.parametrize(("bent", "asked"), [(True, 1), (False, 0)])
+def test_many_features_are_lifted_where_clients_heads_gain_by_it(bent, asked):
+    rng = np.random.default_rng(1)
+    if bent:  # in some directions of many columns, as pixels are
+        x, y = spirals(1200)
+        wide = np.hstack([x, x**2 / 3]) @ rng.normal(size=(4, 1100))
+    else:
+        y = rng.choice(["a", "b", "c"], 1200)
+        centers = {name: rng.normal(size=1100) / 4 for name in "abc"}
+        wide = rng.normal(size=(1200, 1100)) + np.stack([centers[name] for name in y])
+    everybody = federate(Dataset(wide, y, clients=rng.choice(["north", "south"], 1200)))
+    result = run("auto", everybody, exchanges=0)
+    assert steps(result).count("lift_gain") == 1
+    assert steps(result).count("lifted_statistics") == asked
+    assert "lift_gain" not in steps(run("auto", everybody, exchanges=0, effort="low"))
+
+
+def test_the_gain_of_a_lift_does_not_depend_on_the_order_of_samples():
+    x, y = spirals(600)
+    site = federate(Dataset(x, y, standardize=True, clients=np.full(600, "a"))).members[0].train
+    assert len(site) > MOST
+    lift = Lift(width=64, copies=8)
+    one, other = (
+        left_out_alone(each, lift)
+        for each in (site, site.take(np.random.default_rng(0).permutation(len(site))))
+    )
+    assert codec.digest(one) == codec.digest(other)
+    assert gains(one)
+    assert not gains(left_out_alone(site, Lift(width=64, activation="identity", copies=8)))
+
+
+def test_predictions_of_a_lift_gain_are_those_of_heads_without_the_sample():
+    x, y = spirals(40)
+    site = federate(Dataset(x, y, standardize=True, clients=np.full(40, "a"))).members[0].train
+    rows, truth = site.features.values.astype(float), site.labels.onehot()
+    length = (rows**2).sum() / len(rows)
+    right = np.zeros(len(RIDGES), int)
+    for k, share in enumerate(RIDGES):
+        for i in range(len(rows)):
+            rest = np.arange(len(rows)) != i
+            gram = rows[rest].T @ rows[rest] + share * length * np.eye(rows.shape[1])
+            head = np.linalg.solve(gram, rows[rest].T @ truth[rest])
+            right[k] += (rows[i] @ head).argmax() == truth[i].argmax()
+    counted = left_out_alone(site, Lift(width=8))
+    assert counted.correct[0, : len(RIDGES)].tolist() == right.tolist()
 
 
 def test_a_few_columns_are_lifted_wide_enough_for_classes_of_any_shape():
     """Two spirals: sums of three signs have eight directions only, which cannot separate them."""
-    rng = np.random.default_rng(0)
-    length, y = rng.uniform(0.5, 3.0, 1200), rng.integers(2, size=1200)
-    angle = 2.5 * length + np.pi * y
-    x = length[:, None] * np.c_[np.cos(angle), np.sin(angle)] + 0.05 * rng.normal(size=(1200, 2))
-    names, ids = np.where(y == 1, "in", "out"), rng.choice(["a", "b", "c", "d"], 1200)
-    spirals = federate(Dataset(x, names, clients=ids, standardize=True))
-    assert run("auto", spirals).accuracy["client_mean"] > 0.98
+    x, names = spirals(1200)
+    ids = np.random.default_rng(0).choice(["a", "b", "c", "d"], 1200)
+    everybody = federate(Dataset(x, names, clients=ids, standardize=True))
+    assert run("auto", everybody).accuracy["client_mean"] > 0.98
     assert _lift_beside(2, 1024).copies == 8
     assert _lift_beside(64, 1024).copies == 1
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedgram.core import codec
 from fedgram.core.gcv import SLACK, best_ridges, resolved
-from fedgram.core.samples import Array, Features, Floats, Integers, Labels, Samples, Space
-from fedgram.core.statistics import TargetStatistics
+from fedgram.core.samples import Array, Features, Floats, Integers, Labels, Samples
+from fedgram.core.statistics import Statistics, TargetStatistics
 from fedgram.core.targets import Targets
 from fedgram.errors import ConfigError, DataError
 from fedgram.features.grid import Grid
@@ -46,8 +46,10 @@ from fedgram.selection.class_prior import (
     repeats,
     summed_evidence,
 )
+from fedgram.selection.correct_counts import CorrectCounts
 from fedgram.selection.holdout import folds, folds_for
 from fedgram.selection.leave_one_out import HatMatrix
+from fedgram.selection.lift_gain import gains, left_out_alone
 from fedgram.selection.normal_equations import NormalEquations
 from fedgram.selection.pool import (
     LikelihoodSums,
@@ -67,9 +69,9 @@ HIGH_WIDTH = 4096  # width of the lift with high effort
 FEWEST_JUDGES = 4  # clients: a secure sum over fewer hides nothing, or tolerates no drop-out
 _ENTRIES_AT_A_TIME = 2**16  # of scores: more would leave the processor's cache
 _LISTED = 4  # candidates of a regression whose R2 is recorded
-# With standard effort: the largest input that is lifted, the factor, and the limits of the width.
-# How many random features are of use depends on the shapes of the classes, not on the number of
-# columns: so also a few columns are lifted to many.
+# With standard effort: the most features that are always lifted, the factor, and the limits of the
+# width. How many random features are of use depends on the shapes of the classes, not on the number
+# of columns: so also a few columns are lifted to many.
 NARROW, RATIO, FEWEST, WIDEST = 1024, 8, 1024, 2048
 SIGNS = 16  # of a projection, at least: fewer have too few different sums
 
@@ -101,7 +103,8 @@ class Auto(ClosedForm[Tuned]):
     effort
         Width of the lifted features on which squared-loss heads are solved too. "low": no lift.
         "standard": for up to 1,024 features eight times as many, but at least 1,024 and at most
-        2,048. "high": 4,096.
+        2,048; for more features 2,048, if heads of single clients become better by it. "high":
+        4,096.
     judges
         Approximate number of samples used for model selection, from at least four randomly drawn
         clients; 0 uses all clients.
@@ -139,6 +142,11 @@ class Auto(ClosedForm[Tuned]):
     @statistics_step
     def lifted_statistics(self, samples: Samples, width: int) -> tuple[Features, Labels]:
         return lifted(samples, _lift_beside(samples.features.space.inputs, width))
+
+    @step
+    def lift_gain(self, client: Client, width: int) -> CorrectCounts | SquaredErrors:
+        """Count what heads of some of the client's samples predict, without a lift and with."""
+        return left_out_alone(client.samples, Lift(width=width))
 
     @summed_step(lambda union, query: query.total(union))
     def residuals(self, client: Client, query: SoftmaxQuery) -> ResidualSums:
@@ -270,7 +278,7 @@ class Auto(ClosedForm[Tuned]):
         require_lift(total.space, self.lift)
         ridge, soft_ridge = best_ridges(total, [SLACK, 0.0])
         equations = [NormalEquations(total=total, ridge=ridge)]
-        if width := self._beside(total.space):
+        if width := self._beside(federation, total):
             more = federation.sum(self.lifted_statistics, width)
             equations.append(NormalEquations(total=more, ridge=resolved("auto", more)))
         if isinstance(total, TargetStatistics):
@@ -476,25 +484,36 @@ class Auto(ClosedForm[Tuned]):
     def _sample_weights(self, codes: Integers, counts: Floats) -> Integers:
         return repeats(counts)[codes] if self.classes_alike else np.ones(len(codes), np.int64)
 
-    def _beside(self, space: Space) -> int:
+    def _beside(self, federation: Federation, total: Statistics) -> int:
         """Return the width of the second lift, for squared-loss heads; 0 for no second lift."""
+        space = total.space
         if self.lift.width or self.effort == "low" or not space.traceable:
             return 0
         if self.effort == "high":
             return HIGH_WIDTH
-        if space.inputs > NARROW:
-            return 0
-        return min(WIDEST, max(FEWEST, RATIO * space.inputs))
+        if space.inputs <= NARROW:
+            return min(WIDEST, max(FEWEST, RATIO * space.inputs))
+        # Features of a backbone hardly need a lift, raw pixels do: samples at their clients tell.
+        some = sorted(federation.clients)
+        if number := self._number_judging(federation, total.count):
+            some = some[:: len(some) // number][:number]
+        return WIDEST if gains(federation.sum(self.lift_gain, WIDEST, clients=some)) else 0
 
     def _judging(self, federation: Federation, samples: int) -> list[str] | None:
         """Return the clients used for model selection; None means all."""
-        clients = list(federation.clients)
+        number = self._number_judging(federation, samples)
+        if not number:
+            return None
+        drawn = federation.rng.choice(list(federation.clients), number, replace=False)
+        return sorted(drawn.tolist())
+
+    def _number_judging(self, federation: Federation, samples: int) -> int:
+        """Return the number of clients used for model selection; 0 means all."""
+        clients = len(federation.clients)
         if not self.judges or samples <= self.judges:
-            return None
-        some = max(FEWEST_JUDGES, -(-len(clients) * self.judges // samples))
-        if some >= len(clients):
-            return None
-        return sorted(federation.rng.choice(clients, some, replace=False).tolist())
+            return 0
+        some = max(FEWEST_JUDGES, -(-clients * self.judges // samples))
+        return some if some < clients else 0
 
 
 def _lift_beside(inputs: int, width: int) -> Lift:
