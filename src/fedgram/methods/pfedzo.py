@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fedgram.core.samples import Array
 from fedgram.federation.client import Randomness
 from fedgram.methods.pfedme import PFedMe
-from fedgram.models.mlp import TrainingRows
+from fedgram.models.mlp import TrainingRows, ignore_overflow
 from fedgram.training.descent import LocalDescent
 from fedgram.training.loop import RoundModel
 from fedgram.training.zeroth_order import ZerothOrderMethod, in_double, loss_function
@@ -37,8 +37,9 @@ class PFedZO(ZerothOrderMethod, PFedMe):
     ) -> Iterable[LocalDescent]:
         moved, rate = in_double(personal), self.inner_rate or model.rate
         loss_of = loss_function(model.shape, batch)
-        for _ in range(self.inner_steps):
-            pull = self.strength * (moved - local)
-            moved -= rate * (self.estimated(loss_of, moved, randomness.generator) + pull)
-        personal[...] = moved
+        with ignore_overflow():  # of a rate that is too large, which the search leaves
+            for _ in range(self.inner_steps):
+                pull = self.strength * (moved - local)
+                moved -= rate * (self.estimated(loss_of, moved, randomness.generator) + pull)
+            personal[...] = moved
         return []  # all steps are done, from values of the loss
