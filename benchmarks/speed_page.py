@@ -33,17 +33,17 @@ lift as primary stream. *auto*: one exchange, high effort (a lift to 4,096). *ba
 Gram, Cholesky, dual solves and scores of the same samples by the same products, as one script.
 *blas*: the same version with `FEDGRAM_KERNEL=blas`. *before*: the version before int8 products.
 *fedavg, 200 rounds*: our own, rate given, scaled from the difference of 10 and 20 rounds.
-Times over *before*, and all with SkylakeX kernels, are of a run in which clients still lifted rows
-again that their union had lifted.
 *torch loop, 200 rounds*: a model, an optimizer and a loader for each client, scaled from 2 rounds.
 
-The goal for *auto* over *fedavg* was 0.15. What is left is in this order: the ridge of the lifted
-total (five Cholesky factorizations), personal models and scores of all clients, triangular solves
-of all judged samples under the lifted total, the softmax steps. All of these are products at the
-speed of BLAS. The stored ratio of *auto* is of a version in which every factorization came with the
-exact trace of the inverse, triangular solves were in double precision, and some decompositions were
-made twice. One tridiagonalization for all ridges was tried instead of five factorizations: 0.9 of
-the time with Haswell kernels and 1.3 with SkylakeX, so it is not used.
+The goals for *auto* are 0.15 of *fedavg* and 0.03 of the *torch loop*. By a profile, about half of
+its time are predictions of left-out samples by all candidates, most of all triangular solves with
+the factor of the lifted total, in single precision at three quarters of the speed of products. Then
+come personal models and scores of all clients, lifts and Gram matrices, the ridge of the lifted
+total and the softmax steps. With half of the left-out samples the first goal would be met, but
+accuracy on these data was a little lower in nearly all of nine runs, so they are all used. One
+tridiagonalization for all ridges was tried instead of five factorizations: 0.9 of the time with
+Haswell kernels and 1.3 with SkylakeX; the Lanczos method is used instead
+([decision 0009](decisions/0009-float64-solves.md)).
 """
 TEXTS = {
     "wide": """## Many features
