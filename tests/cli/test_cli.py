@@ -203,7 +203,7 @@ def test_a_method_written_by_following_the_contributors_page_is_set_run_and_chec
         (["run", "missing.toml"], 2, "missing.toml"),
         (["run", "-m", "missing.py"], 2, "missing.py"),
         (["run", "-s", "data.source=missing.npz"], 3, "missing.npz"),
-        (["run", "-s", "data.clients=5000"], 3, "use fewer data.clients"),
+        (["run", "-s", "data.clients=5000"], 3, "use fewer clients (data.clients)"),
         (["compare", "missing"], 3, "holds no run"),
         (["run", "-m", "afl", "-s", "method.afl.ridge=0"], 6, "use a larger ridge"),
         (["run", "-m", "afl", "-s", "method.afl.ridge=-1"], 6, "ridge"),
