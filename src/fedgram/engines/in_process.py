@@ -84,6 +84,7 @@ class InProcess:
     Examples
     --------
     >>> from fedgram.core.samples import Features, Labels, Samples, Space
+    >>> from fedgram.core.statistics import Statistics
     >>> rows = Features(np.array([[1], [2], [3]], dtype=np.int8), Space(width=1, bound=127))
     >>> everything = Samples(rows, Labels(np.array([0, 1, 1]), ("no", "yes")))
     >>> nothing = everything.take([])
