@@ -92,7 +92,8 @@ class Auto(ClosedForm[Tuned]):
     that maximize the likelihood of left-out samples. At least one part of the pool is shared. No
     validation samples are needed, and test samples are never used.
 
-    Exchanges: the sum of `afl`, for narrow features also that of lifted ones; the residual sums of
+    Exchanges: the sum of `afl`; for more than 1,024 features, counts that say whether clients gain
+    by a lift; the sum of lifted features, for fewer or where they gain; the residual sums of
     `logistic`; log-losses of left-out samples.
 
     Parameters
