@@ -71,6 +71,16 @@ class Browser:
         """Send a command to the tab and return its answer."""
         return self._ask(method, session=self._session, **parameters)
 
+    def at_width(self, width, *, mobile=False):
+        """Show pages on a screen of this width, in pixels."""
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=800,
+            deviceScaleFactor=1,
+            mobile=mobile,
+        )
+
     def open(self, address):
         """Load a page and wait until it is there."""
         self.events.clear()

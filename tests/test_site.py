@@ -221,13 +221,7 @@ LOOK = """(() => {
 
 def faults(browser, page, width):
     """Return what is wrong with a page on a screen of a width."""
-    browser.ask(
-        "Emulation.setDeviceMetricsOverride",
-        width=width,
-        height=800,
-        deviceScaleFactor=1,
-        mobile=False,
-    )
+    browser.at_width(width)
     browser.open(page.as_uri())
     wider, missing, listed = browser.run(LOOK.replace("WIDTH", str(width)))
     found = ["it is wider than the screen"] if wider else []

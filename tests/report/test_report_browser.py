@@ -109,29 +109,13 @@ def test_all_texts_of_the_page_stand_out_from_what_is_behind_them(browser, repor
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_is_as_wide_as_the_screen(browser, report, width):
-    browser.ask(
-        "Emulation.setDeviceMetricsOverride",
-        width=width,
-        height=800,
-        deviceScaleFactor=1,
-        mobile=False,
-    )
+    browser.at_width(width)
     browser.open(report.as_uri())
     assert browser.run("document.documentElement.scrollWidth") <= width
 
 
-def at_width(browser, width, *, mobile=False):
-    browser.ask(
-        "Emulation.setDeviceMetricsOverride",
-        width=width,
-        height=800,
-        deviceScaleFactor=1,
-        mobile=mobile,
-    )
-
-
 def test_no_table_is_cut_on_a_usual_screen(browser, report):
-    at_width(browser, 1280)
+    browser.at_width(1280)
     browser.open(report.as_uri())
     browser.run("document.querySelectorAll('details').forEach(one => one.open = true)")
     cut = browser.run(
@@ -142,7 +126,7 @@ def test_no_table_is_cut_on_a_usual_screen(browser, report):
 
 
 def test_no_table_and_no_figure_is_cut_on_paper(browser, report):
-    at_width(browser, 717)  # A4 without the margins of the browser
+    browser.at_width(717)  # A4 without the margins of the browser
     browser.ask("Emulation.setEmulatedMedia", media="print")
     browser.open(report.as_uri())
     wide = browser.run(
@@ -156,7 +140,7 @@ def test_no_table_and_no_figure_is_cut_on_paper(browser, report):
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_words_in_charts_are_large_enough_and_do_not_touch(browser, report, width):
-    at_width(browser, width, mobile=width == 390)
+    browser.at_width(width, mobile=width == 390)
     browser.open(report.as_uri())
     small, touching = browser.run(
         f"""(() => {{
@@ -181,7 +165,7 @@ def test_words_in_charts_are_large_enough_and_do_not_touch(browser, report, widt
 
 
 def test_names_of_charts_stay_within_them_on_a_telephone(browser, report):
-    at_width(browser, 390, mobile=True)
+    browser.at_width(390, mobile=True)
     browser.open(report.as_uri())
     outside = browser.run(
         f"""{SHOWN}.flatMap(svg => {{
@@ -217,7 +201,7 @@ def key(browser, name, code):
 
 
 def test_every_control_is_reached_and_used_with_the_keyboard_alone(browser, report):
-    at_width(browser, 1280)
+    browser.at_width(1280)
     browser.open(report.as_uri())
     wanted = browser.run("document.querySelectorAll('button, input, summary, a[href]').length")
     reached = set()
@@ -262,7 +246,7 @@ TICKS = f"[...{ZOOMED}.querySelectorAll('.at-wide .yticks text')].map(t => +t.te
 
 
 def test_a_plot_is_zoomed_and_shown_as_it_was_drawn(browser, report):
-    at_width(browser, 1280)
+    browser.at_width(1280)
     browser.open(report.as_uri())
     before = browser.run(TICKS)
     for press in (0, 0):
@@ -277,7 +261,7 @@ def test_a_plot_is_zoomed_and_shown_as_it_was_drawn(browser, report):
 
 def test_a_mark_lies_at_its_value_when_zoomed(browser, report):
     """The tick of a value and the mark of that value keep the same height."""
-    at_width(browser, 1280)
+    browser.at_width(1280)
     browser.open(report.as_uri())
     script = f"""(() => {{
         const figure = {ZOOMED}, svg = figure.querySelector('.at-wide svg');
@@ -302,7 +286,7 @@ def test_a_mark_lies_at_its_value_when_zoomed(browser, report):
 
 
 def test_a_pointer_selects_a_part_of_a_plot(browser, report):
-    at_width(browser, 1280)
+    browser.at_width(1280)
     browser.open(report.as_uri())
     browser.run(f"{ZOOMED}.scrollIntoView({{block: 'center'}})")
     x, y, width, height = browser.run(

@@ -14,12 +14,11 @@ made by `numpy.matmul`, slice by slice, and sums are along the last axis.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from fedgram.federation.client import Client
-from fedgram.federation.step import step
+from fedgram.federation.step import BoundStep
 from fedgram.runtime.threads import single_threaded_blas
 
 Method = TypeVar("Method")
@@ -46,25 +45,11 @@ class StackedStep(Generic[Reply]):
             return self._made(clients, broadcast)
 
 
-class _Stacked(Generic[Reply]):
-    """A descriptor that turns the decorated function into a `StackedStep` of an instance."""
-
-    def __init__(self, function: Callable[[Any, Sequence[Client], Any], list[Reply]]) -> None:
-        self._function = function
-        self.__doc__ = function.__doc__
-        step(self)
-
-    def __get__(self, method: object, owner: type | None = None) -> Any:
-        if method is None:
-            return self
-        return StackedStep(functools.partial(self._function, method), self._function.__name__)
-
-
 def stacked_step(
     function: Callable[[Method, Sequence[Client], Broadcast], list[Reply]],
 ) -> Callable[[Method, Client, Broadcast], Reply]:
     """Turn a function that returns the replies of several clients into a step."""
-    return cast(Callable[[Method, Client, Broadcast], Reply], _Stacked(function))
+    return cast(Callable[[Method, Client, Broadcast], Reply], BoundStep(function, StackedStep))
 
 
 def alike(samples: Sequence[int], size: int) -> Iterator[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -38,6 +39,31 @@ def step(function: Function) -> Function:
     """
     setattr(function, _MARK, True)
     return function
+
+
+class BoundStep:
+    """A descriptor that makes a step of the decorated function, for each instance of a method.
+
+    Parameters
+    ----------
+    function
+        The decorated function, whose first argument is the method.
+    made
+        Returns the step of an instance, from the function bound to it and the function's name.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], made: Callable[[Callable[..., Any], str], Any]
+    ) -> None:
+        self._function = function
+        self._made = made
+        self.__doc__ = function.__doc__
+        step(self)
+
+    def __get__(self, method: object, owner: type | None = None) -> Any:
+        if method is None:
+            return self
+        return self._made(functools.partial(self._function, method), self._function.__name__)
 
 
 def declared_steps(method: type[Any]) -> list[str]:

@@ -23,7 +23,6 @@ where ``total(union, query)`` returns the sum of the clients' replies, and the s
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
@@ -36,7 +35,7 @@ from fedgram.core.targets import Targets
 from fedgram.errors import ExactnessError
 from fedgram.federation.client import Client
 from fedgram.federation.sites import Union
-from fedgram.federation.step import Step, step
+from fedgram.federation.step import BoundStep, Step
 from fedgram.models.linear import streamed_statistics
 
 Method = TypeVar("Method")
@@ -106,36 +105,6 @@ class StatisticsStep:
         return self._rows(samples, broadcast) if self._asks else self._rows(samples)
 
 
-class _Declared:
-    """A descriptor that turns the decorated function into a `StatisticsStep` of an instance."""
-
-    def __init__(self, function: Callable[..., Rows]) -> None:
-        self._function = function
-        self.__doc__ = function.__doc__
-        step(self)
-
-    def __get__(self, method: object, owner: type | None = None) -> Any:
-        if method is None:
-            return self
-        return StatisticsStep(functools.partial(self._function, method), self._function.__name__)
-
-
-class _Summed:
-    """A descriptor that turns the decorated function into a `SummedStep` of an instance."""
-
-    def __init__(self, function: Callable[..., Any], total: Total[Any]) -> None:
-        self._function = function
-        self._total = total
-        self.__doc__ = function.__doc__
-        step(self)
-
-    def __get__(self, method: object, owner: type | None = None) -> Any:
-        if method is None:
-            return self
-        alone = functools.partial(self._function, method)
-        return SummedStep(alone, self._total, self._function.__name__)
-
-
 def summed_step(
     total: Total[Reply],
 ) -> Callable[[Callable[[Method, Client, Any], Reply]], Callable[[Method, Client, Any], Reply]]:
@@ -147,7 +116,8 @@ def summed_step(
     def declared(
         function: Callable[[Method, Client, Any], Reply],
     ) -> Callable[[Method, Client, Any], Reply]:
-        return cast(Callable[[Method, Client, Any], Reply], _Summed(function, total))
+        bound = BoundStep(function, lambda alone, name: SummedStep(alone, total, name))
+        return cast(Callable[[Method, Client, Any], Reply], bound)
 
     return declared
 
@@ -156,4 +126,4 @@ def statistics_step(
     function: Callable[Concatenate[Method, Samples, Broadcast], Rows],
 ) -> Callable[[Method, Client, Any], Statistics]:
     """Turn a function that returns the rows to sum into a step."""
-    return cast(Callable[[Method, Client, Any], Statistics], _Declared(function))
+    return cast(Callable[[Method, Client, Any], Statistics], BoundStep(function, StatisticsStep))
